@@ -1,0 +1,1 @@
+"""dibs: ask for accelerators once; get them, or be told exactly why not."""

@@ -1,0 +1,1 @@
+"""The embedded backend: bubblewrap on plain Linux, no daemon, no image."""

@@ -1,0 +1,254 @@
+"""The port between dibs and whatever runs workloads.
+
+`workloads` calls it; each backend implements it; `tests/conformance` runs one suite against all of them.
+
+Terms
+    workload      what shall run: a command, its environment, its devices, its limits. Final: nothing in it is a wish.
+    realisation   the native form of a workload for one backend, made by `render` without touching anything.
+    handle        what names a created workload on its backend, now and after a restart of dibs. Stored in the ledger.
+    expectation   what must be seen in the workload; `observation` is what was seen, from outside.
+
+Life
+    render → create → observe → start → … → stop → delete
+
+    `create` makes everything ready, devices and limits included, but holds the command back. `observe` looks. Only
+    `start` lets the command run. If the caller dies between `create` and `start`, the workload goes away by itself.
+    `status` never raises for a workload that is gone: it says `absent`, and only when that is proved.
+
+Failure
+    A verb raises a DibsError by what the caller can do: BackendUnavailable (retry later), NotFound, Conflict (wrong
+    state), CommandFailed, Unsupported. An engine's own words are kept in the reason.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dibs.devices.model import Attachment, DeviceId
+from dibs.process import ProcessName
+
+Network = Literal["host", "none"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """None means not asked for; the backend then sets no limit."""
+
+    cpu_millis: int | None = None
+    memory_bytes: int | None = None
+    pids: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return self != Limits()
+
+
+class GrantedDevice(msgspec.Struct, frozen=True):
+    """A leased device, with the way it is attached."""
+
+    id: DeviceId
+    attachment: Attachment
+    simulated: bool = False
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A folder or file of the host that the workload sees."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a backend needs to realise one sandbox."""
+
+    id: str
+    name: str
+    command: tuple[str, ...]
+    env: dict[str, str]
+    workdir: str
+    root: str = "host"  # "host", a folder, or a tar file
+    network: Network = "host"
+    limits: Limits = Limits()
+    tty: bool = False
+    interactive: bool = False  # keep stdin open for whoever attaches
+    foreground: bool = False  # when the one attached goes away, the workload ends
+    ttl_seconds: float | None = None
+    grace_seconds: float = 10.0
+    devices: tuple[GrantedDevice, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+
+class NodeFact(msgspec.Struct, frozen=True, order=True):
+    """A device node: where, of which kind, with which numbers."""
+
+    path: str
+    kind: str  # "c" or "b"
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.kind} {self.major}:{self.minor}"
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What must be seen. `nodes` are all device nodes apart from the standard ones (null, zero, tty …)."""
+
+    nodes: tuple[NodeFact, ...] = ()
+    env: dict[str, str] = {}
+    mounts: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What was seen from outside, in the running workload. The shape of an expectation."""
+
+    nodes: tuple[NodeFact, ...] = ()
+    env: dict[str, str] = {}
+    mounts: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+
+
+class Realisation(msgspec.Struct, frozen=True):
+    """What the backend will be told, and what must then be seen. `native` is plain data, fit for a receipt."""
+
+    backend: str
+    native: dict[str, Any]
+    expectation: Expectation
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """A created workload. `keeper` owns it (shim, engine); `init` is its first process, if it is one of this host."""
+
+    backend: str
+    sandbox_id: str
+    folder: str
+    keeper: ProcessName | None = None
+    init: ProcessName | None = None
+    data: dict[str, str] = {}
+
+
+class Phase(enum.StrEnum):
+    HELD = "held"  # created, the command not started
+    RUNNING = "running"
+    PAUSED = "paused"
+    EXITED = "exited"
+    ABSENT = "absent"  # proved gone, and left no exit status behind
+    UNKNOWN = "unknown"  # cannot be looked at from here
+
+
+class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a workload ended. `code` is what a shell would show: 128 + n for a signal."""
+
+    code: int
+    reason: str = "exited"  # exited, signalled, stopped, expired, out-of-memory, client-gone, lost, not-started
+    signal: int | None = None
+    detail: str = ""
+    at: float = 0.0  # seconds since the epoch
+
+
+class Status(msgspec.Struct, frozen=True):
+    phase: Phase
+    exit: Exit | None = None
+    detail: str = ""
+
+
+class Exec(msgspec.Struct, frozen=True, kw_only=True):
+    """One more command in a running workload."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    tty: bool = False
+
+
+class Output(msgspec.Struct, frozen=True):
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    at: float
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class Session(Protocol):
+    """A conversation with a process of the workload: its main command (attach) or another one (exec).
+
+    `receive` gives what has come, waiting for at most `timeout` seconds (None: until something comes): output pieces,
+    and last the Exit. An empty list means that nothing came in time.
+    """
+
+    def fileno(self) -> int: ...
+    def send(self, data: bytes) -> None: ...
+    def end_of_input(self) -> None: ...
+    def signal(self, number: int) -> None: ...
+    def resize(self, rows: int, columns: int) -> None: ...
+    def receive(self, timeout: float | None = None) -> list[Output | Exit]: ...
+    def close(self) -> None: ...
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """Whether a backend can deliver a field here and now, and why not."""
+
+    ok: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+class Backend(Protocol):
+    """One way to run workloads. Stateless: everything it must remember is in the handle or with the engine."""
+
+    name: str
+
+    def available(self) -> Capability:
+        """Whether workloads can run here at all."""
+        ...
+
+    def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
+        """Whether this limit would really be enforced."""
+        ...
+
+    def render(self, workload: Workload, folder: Path) -> Realisation:
+        """The native form, with nothing touched but looked at. Raises Unsupported or InvalidRequest with all reasons."""
+        ...
+
+    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
+        """Make it ready and hold the command back. On failure nothing is left behind."""
+        ...
+
+    def observe(self, handle: Handle) -> Observation: ...
+
+    def start(self, handle: Handle) -> None:
+        """Let the command run. Raises CommandFailed if it cannot be executed."""
+        ...
+
+    def status(self, handle: Handle) -> Status: ...
+    def wait(self, handle: Handle, timeout: float | None = None) -> Status: ...
+    def attach(self, handle: Handle) -> Session: ...
+    def exec(self, handle: Handle, command: Exec) -> Session: ...
+    def logs(self, handle: Handle, *, follow: bool = False) -> Iterator[LogRecord]: ...
+
+    def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
+        """Unpack a tar stream below `path`, as the workload's user, never outside its root."""
+        ...
+
+    def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
+        """`path` as a tar stream; its entries are relative, named after the last part of the path."""
+        ...
+
+    def pause(self, handle: Handle) -> None: ...
+    def resume(self, handle: Handle) -> None: ...
+
+    def stop(self, handle: Handle, grace_seconds: float) -> None:
+        """Ask, then force. Returns when the workload is gone."""
+        ...
+
+    def delete(self, handle: Handle) -> None:
+        """Remove what is left of an ended workload. Idempotent."""
+        ...

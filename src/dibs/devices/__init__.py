@@ -1,0 +1,1 @@
+"""What is there: sources of devices, and the inventory that joins them."""

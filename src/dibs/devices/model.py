@@ -1,0 +1,113 @@
+"""What a device is, for every source that finds one and everybody who gives one away.
+
+Sources (`cdi_source`, `nvml`, `pci`, `simulated`) make `Device`s, `inventory` joins them, `plan` chooses among them,
+`ledger` books their *units*. A device is named as in Kubernetes' DRA: driver/pool/name. It must not know where it came
+from beyond its `source`, nor who holds it.
+
+Units are what makes double booking impossible: each is an atomic piece of hardware, and two devices that share one
+exclude each other. A whole card that cannot be cut has one unit, itself. A card cut in seven has seven; the card as a
+whole has all of them, a partition has some.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+from dibs.cdi.spec import ContainerEdits
+
+DeviceId = NewType("DeviceId", str)
+UnitId = NewType("UnitId", str)
+
+
+class Version(msgspec.Struct, frozen=True, tag="version"):
+    """A semver attribute, apart from a string that merely looks like one."""
+
+    text: str
+
+
+Attribute = bool | int | str | Version
+
+
+class ExternalUse(msgspec.Struct, frozen=True):
+    """A process that uses the card and that dibs did not start."""
+
+    pid: int
+    user: str
+    command: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`ok`, or broken with the reason in the words of whoever found out."""
+
+    ok: bool = True
+    reason: str = ""
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """How a device gets into a workload: its CDI name and the edits that stand for it.
+
+    `spec_edits` are those of the whole CDI spec, applied once however many of its devices are leased; `spec` names it.
+    """
+
+    cdi_name: str
+    edits: ContainerEdits
+    spec: str = ""
+    spec_edits: ContainerEdits = ContainerEdits()
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One card, or one partition of a card."""
+
+    driver: str
+    pool: str
+    name: str
+    vendor: str
+    model: str = ""
+    uuid: str = ""
+    index: int | None = None
+    attributes: dict[str, Attribute] = {}
+    capacity: dict[str, int] = {}
+    units: tuple[UnitId, ...] = ()
+    parent: DeviceId | None = None
+    health: Health = Health()
+    aliases: tuple[str, ...] = ()
+    attachment: Attachment | None = None
+    unattachable: str = ""  # why there is no attachment; empty if there is one
+    used_by: tuple[ExternalUse, ...] = ()
+    simulated: bool = False
+    source: str = ""
+
+    @property
+    def id(self) -> DeviceId:
+        return DeviceId(f"{self.driver}/{self.pool}/{self.name}")
+
+    @property
+    def memory(self) -> int | None:
+        return self.capacity.get("memory")
+
+    @property
+    def booked_units(self) -> tuple[UnitId, ...]:
+        """The units that a lease of this device takes; the device itself where it cannot be cut."""
+        return self.units or (UnitId(self.id),)
+
+
+class SourceError(msgspec.Struct, frozen=True):
+    """A source that could not be read. It is shown; it never reads as "no devices"."""
+
+    source: str
+    reason: str
+    remedy: str = ""
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """All devices of this host, at one look, and what could not be looked at."""
+
+    devices: tuple[Device, ...]
+    errors: tuple[SourceError, ...] = ()
+    simulated: bool = False
+
+    def find(self, name: str) -> tuple[Device, ...]:
+        """The devices that answer to an exact name: id, CDI name, UUID or index. More than one means ambiguous."""
+        return tuple(d for d in self.devices if name in (d.id, d.name, d.uuid) or name in d.aliases)

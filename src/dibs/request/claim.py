@@ -1,0 +1,60 @@
+"""The request as a DRA claim (`resource.k8s.io/v1`): the canonical form of its device part.
+
+Used wherever a claim is shown or handed over: receipts, `explain -o yaml`, Kubernetes. Built as plain data, so that
+asking for a GPU costs no import of the claims model. The selectors say in CEL exactly what `plan.matching` checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dibs.request.gpu import model_pattern, quantity_text
+from dibs.request.model import ALL, GpuWish, Request
+
+API_VERSION = "resource.k8s.io/v1"
+CLASS_ANY = "gpu"
+CLASS_OF = {"nvidia": "gpu.nvidia.com", "amd": "gpu.amd.com", "intel": "gpu.intel.com"}
+
+
+def claim_of(request: Request, name: str) -> dict[str, Any] | None:
+    """A ResourceClaim for the devices of a request; None if it asks for none."""
+    if not request.wants_devices:
+        return None
+    requests = [_wish(wish, index) for index, wish in enumerate(request.gpus)]
+    requests += [_exact(device, index) for index, device in enumerate(request.devices)]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": requests}},
+    }
+
+
+def _wish(wish: GpuWish, index: int) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(wish.vendor or "", CLASS_ANY)}
+    expressions = []
+    if wish.models:
+        pattern = "|".join(f"({model_pattern(model)})" for model in wish.models)
+        expressions.append(f'device.attributes[device.driver].productName.lowerAscii().matches("{pattern}")')
+    if wish.memory and wish.memory.low is not None:
+        expressions.append(_memory(">=", wish.memory.low))
+    if wish.memory and wish.memory.high is not None:
+        expressions.append(_memory("<=", wish.memory.high))
+    if expressions:
+        exactly["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
+    if wish.count == ALL:
+        exactly["allocationMode"] = "All"
+    else:
+        exactly["allocationMode"] = "ExactCount"
+        exactly["count"] = wish.count
+    return {"name": "gpu" if index == 0 else f"gpu-{index + 1}", "exactly": exactly}
+
+
+def _memory(operator: str, amount: int) -> str:
+    return f'device.capacity[device.driver].memory.compareTo(quantity("{quantity_text(amount)}")) {operator} 0'
+
+
+def _exact(device: str, index: int) -> dict[str, Any]:
+    expression = f'device.attributes["dibs"].cdiName == "{device}"'
+    exactly = {"deviceClassName": CLASS_ANY, "selectors": [{"cel": {"expression": expression}}]}
+    return {"name": f"device-{index}", "exactly": {**exactly, "allocationMode": "ExactCount", "count": 1}}

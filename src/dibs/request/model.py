@@ -1,0 +1,81 @@
+"""The canonical request for resources.
+
+Made by `parse`, used by `plan`, stored in the ledger and printed in receipts. A value of these types is always valid.
+`None` means not asked for; 0 never occurs (it is refused at the edge); "all" is a value of its own.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.quantity import Quantity
+
+ALL: Literal["all"] = "all"
+
+
+class MemoryRange(msgspec.Struct, frozen=True):
+    """How much memory a GPU must have, in bytes, both ends included. `text` is the canonical spelling."""
+
+    text: str
+    low: int | None = None
+    high: int | None = None
+
+
+class GpuWish(msgspec.Struct, frozen=True):
+    """A number of GPUs of one description. No vendor, no models, no memory: any GPU."""
+
+    count: int | Literal["all"] = 1
+    vendor: str | None = None
+    models: tuple[str, ...] = ()
+    memory: MemoryRange | None = None
+
+    def __str__(self) -> str:
+        parts = [self.vendor or "", ",".join(self.models), self.memory.text if self.memory else "", str(self.count)]
+        return ":".join(part for part in parts if part)
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The resources of one sandbox."""
+
+    gpus: tuple[GpuWish, ...] = ()
+    devices: tuple[str, ...] = ()  # exact devices, by CDI name, UUID or id
+    cpu_millis: int | None = None
+    memory_bytes: int | None = None
+    pids: int | None = None
+    allow_busy: bool = False
+
+    @property
+    def wants_devices(self) -> bool:
+        return bool(self.gpus or self.devices)
+
+    def short(self) -> dict[str, Any]:
+        """The short form; `parse_request` of it gives this request again."""
+        form: dict[str, Any] = {}
+        if len(self.gpus) == 1:
+            form["gpu"] = str(self.gpus[0])
+        elif self.gpus:
+            form["gpu"] = [str(wish) for wish in self.gpus]
+        if self.devices:
+            form["device"] = list(self.devices)
+        if self.cpu_millis is not None:
+            form["cpu"] = str(Quantity(Fraction(self.cpu_millis, 1000)))
+        if self.memory_bytes is not None:
+            form["memory"] = str(Quantity(self.memory_bytes, binary=True))
+        if self.pids is not None:
+            form["pids"] = self.pids
+        if self.allow_busy:
+            form["allow_busy"] = True
+        return form
+
+    def flags(self) -> str:
+        """The same as command-line flags, for a person."""
+        words = [f"--gpu {wish}" for wish in self.gpus]
+        words += [f"--device {name}" for name in self.devices]
+        short = self.short()
+        words += [f"--{key} {short[key]}" for key in ("cpu", "memory", "pids") if key in short]
+        if self.allow_busy:
+            words.append("--allow-busy")
+        return " ".join(words) or "no devices, no limits"

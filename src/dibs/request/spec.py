@@ -1,0 +1,249 @@
+"""The whole of what a sandbox is asked to be: its resources, and what runs in it.
+
+`cli` and `sdk` fill the mapping, `workloads` uses the `SandboxSpec`. Every field here has a row in the delivery table
+(`plan.delivery`); a field without a row fails the tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.errors import InvalidRequest, Problem, quoted
+from dibs.request.durations import parse_duration
+from dibs.request.model import Request
+from dibs.request.parse import ALIASES, VENDOR_KEY, collect_request
+from dibs.request.parse import KNOWN as RESOURCES
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BACKEND = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+_MOST_ENV = 1 << 20
+RESERVED_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "AMD_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+    "ONEAPI_DEVICE_SELECTOR",
+)
+
+
+class MountSpec(msgspec.Struct, frozen=True):
+    """A folder or file of the host, `SOURCE:TARGET[:rw]`. Read-only unless it says rw."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}{':rw' if self.writable else ''}"
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A valid sandbox, still a wish: no device is chosen yet."""
+
+    resources: Request = Request()
+    command: tuple[str, ...] = ()
+    name: str = ""
+    backend: str = "auto"
+    env: dict[str, str] = {}
+    workdir: str = ""
+    root: str = "host"
+    network: Literal["host", "none"] = "host"
+    mounts: tuple[MountSpec, ...] = ()
+    ttl_seconds: float | None = None
+    wait_seconds: float | None = None
+    grace_seconds: float = 10.0
+    tty: bool = False
+    interactive: bool = False
+    labels: dict[str, str] = {}
+
+
+_FIELDS = (
+    "command", "name", "backend", "env", "workdir", "root", "network", "mounts", "ttl", "wait", "grace", "tty",
+    "interactive", "labels",
+)  # fmt: skip
+
+
+def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
+    """The whole sandbox from one mapping, or InvalidRequest with every problem in it."""
+    problems: list[Problem] = []
+    resources: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for raw, value in mapping.items():
+        key = str(raw)
+        if key in RESOURCES or key in ALIASES or VENDOR_KEY.fullmatch(key):
+            resources[key] = value
+        elif key == "resources" and isinstance(value, Mapping):
+            resources.update(value)
+        elif key in _FIELDS:
+            rest[key] = value
+        else:
+            known = ", ".join((*RESOURCES, *_FIELDS))
+            problems.append(
+                Problem("UNKNOWN_FIELD", key, str(value), "there is no such field", f"the known ones are {known}")
+            )
+    request = collect_request(resources, problems)
+    reader = _Reader(rest, problems)
+    spec = SandboxSpec(
+        resources=request,
+        command=reader.command(),
+        name=reader.name(),
+        backend=reader.pattern("backend", "auto", _BACKEND, "write auto, local or fake"),
+        env=reader.env(),
+        workdir=reader.path("workdir", ""),
+        root=reader.path("root", "host"),
+        network="none" if reader.choice("network", "host", ("host", "none")) == "none" else "host",
+        mounts=reader.mounts(),
+        ttl_seconds=reader.duration("ttl", least=1.0),
+        wait_seconds=reader.duration("wait", least=0.0),
+        grace_seconds=reader.duration("grace", least=0.0, default=10.0) or 0.0,
+        tty=reader.flag("tty"),
+        interactive=reader.flag("interactive"),
+        labels=reader.labels(),
+    )
+    if problems:
+        raise InvalidRequest(problems)
+    return spec
+
+
+class _Reader:
+    """Reads fields out of a mapping and remembers what was wrong with them."""
+
+    def __init__(self, values: dict[str, Any], problems: list[Problem]) -> None:
+        self.values = values
+        self.problems = problems
+
+    def refuse(self, code: str, field: str, value: Any, reason: str, remedy: str) -> None:
+        self.problems.append(Problem(code, field, quoted(value)[1:-1], reason, remedy))
+
+    def command(self) -> tuple[str, ...]:
+        value = self.values.get("command", ())
+        words = [value] if isinstance(value, str) else value
+        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+            self.refuse("COMMAND_INVALID", "command", value, "must be a list of words", "write it after --")
+            return ()
+        for word in words:
+            if "\0" in word:
+                self.refuse("COMMAND_INVALID", "command", word, "has a NUL byte in it", "leave it out")
+                return ()
+        if words and not words[0]:
+            self.refuse("COMMAND_INVALID", "command", "", "the name of the command is empty", "write it after --")
+        return tuple(words)
+
+    def name(self) -> str:
+        return self.pattern("name", "", _NAME, "a name is up to 63 lower-case letters, digits and -, as in train-1")
+
+    def pattern(self, field: str, default: str, shape: re.Pattern[str], remedy: str) -> str:
+        value = self.values.get(field, default)
+        if value == default:
+            return default
+        if not isinstance(value, str) or shape.fullmatch(value) is None:
+            self.refuse(f"{field.upper()}_INVALID", field, value, f"this cannot be a {field}", remedy)
+            return default
+        return value
+
+    def choice(self, field: str, default: str, choices: tuple[str, ...]) -> str:
+        value = self.values.get(field, default)
+        if value not in choices:
+            reason = "this is not one of the choices"
+            self.refuse(f"{field.upper()}_INVALID", field, value, reason, f"the choices are {' and '.join(choices)}")
+            return default
+        return str(value)
+
+    def path(self, field: str, default: str) -> str:
+        value = self.values.get(field, default)
+        if value == default:
+            return default
+        if not isinstance(value, str) or not value or not value.isprintable():
+            self.refuse(f"{field.upper()}_INVALID", field, value, "this is not a path", "write an absolute path")
+            return default
+        if not value.startswith("/"):
+            self.refuse(f"{field.upper()}_INVALID", field, value, "the path is not absolute", "start it with /")
+            return default
+        return value
+
+    def env(self) -> dict[str, str]:
+        value = self.values.get("env", {})
+        if isinstance(value, list | tuple):
+            pairs = [str(item).partition("=") for item in value]
+            lonely = [name for name, equals, _ in pairs if not equals]
+            for name in lonely:
+                self.refuse("ENV_INVALID", "env", name, "has no value", f"write {name}=VALUE")
+            value = {name: text for name, equals, text in pairs if equals}
+        if not isinstance(value, Mapping):
+            self.refuse("ENV_INVALID", "env", value, "must be a mapping of names to values", "write NAME=VALUE")
+            return {}
+        result: dict[str, str] = {}
+        for name, text in value.items():
+            if not isinstance(name, str) or _ENV_NAME.fullmatch(name) is None:
+                remedy = "a name is letters, digits and _, and does not start with a digit"
+                self.refuse("ENV_INVALID", "env", name, "this cannot be the name of a variable", remedy)
+            elif name in RESERVED_ENV or name.startswith("DIBS_"):
+                remedy = "ask for devices with --gpu or --device; dibs sets this from what was leased"
+                self.refuse("ENV_RESERVED", f"env.{name}", text, "this variable is dibs' own", remedy)
+            elif not isinstance(text, str | int | float) or isinstance(text, bool) or "\0" in str(text):
+                self.refuse("ENV_INVALID", f"env.{name}", text, "must be text without a NUL byte", "put it in quotes")
+            else:
+                result[name] = str(text)
+        if sum(len(name) + len(text) for name, text in result.items()) > _MOST_ENV:
+            self.refuse("ENV_INVALID", "env", f"{len(result)} variables", "more than 1 MiB in all", "use a file")
+        return result
+
+    def mounts(self) -> tuple[MountSpec, ...]:
+        value = self.values.get("mounts", ())
+        if not isinstance(value, list | tuple):
+            self.refuse("MOUNT_INVALID", "mounts", value, "must be a list", "write SOURCE:TARGET or SOURCE:TARGET:rw")
+            return ()
+        mounts = []
+        for item in value:
+            parts = str(item).split(":")
+            if len(parts) == 1:
+                parts = [parts[0], parts[0]]
+            writable = parts[-1] == "rw"
+            if parts[-1] in ("rw", "ro") and len(parts) > 2:
+                parts = parts[:-1]
+            if len(parts) != 2 or not all(part.startswith("/") and part.isprintable() for part in parts):
+                remedy = "write SOURCE:TARGET or SOURCE:TARGET:rw, both absolute"
+                self.refuse("MOUNT_INVALID", "mounts", item, "this is not a mount", remedy)
+            else:
+                mounts.append(MountSpec(parts[0], parts[1], writable))
+        return tuple(mounts)
+
+    def duration(self, field: str, *, least: float, default: float | None = None) -> float | None:
+        if field not in self.values:
+            return default
+        value = self.values[field]
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            remedy = "write it as 90s, 10m, 1h30m or a number of seconds"
+            self.refuse("DURATION_INVALID", field, value, str(error), remedy)
+            return default
+        if seconds < least:
+            self.refuse("DURATION_INVALID", field, value, f"must be at least {least:g}s", "leave it out for none")
+            return default
+        return seconds
+
+    def flag(self, field: str) -> bool:
+        value = self.values.get(field, False)
+        if not isinstance(value, bool):
+            self.refuse("FLAG_INVALID", field, value, "must be true or false", "leave it out for false")
+            return False
+        return value
+
+    def labels(self) -> dict[str, str]:
+        value = self.values.get("labels", {})
+        if isinstance(value, Mapping) and all(
+            isinstance(k, str) and isinstance(v, str) and k.isprintable() and v.isprintable() and 0 < len(k) < 64
+            for k, v in value.items()
+        ):
+            return dict(value)
+        self.refuse("LABELS_INVALID", "labels", value, "must map short names to text", "write NAME=VALUE")
+        return {}

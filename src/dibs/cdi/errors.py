@@ -78,3 +78,11 @@ class AnnotationError(CdiError):
 
 class StoreError(CdiError):
     """A spec file or directory cannot be read, written or removed."""
+
+
+def quoted(value: object, limit: int = 120) -> str:
+    """A value as messages show it: quoted, on one line, printable, and short enough to read."""
+    text = str(value)
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text) + '"'

@@ -14,7 +14,7 @@ from __future__ import annotations
 import string
 from typing import NewType
 
-from dibs.cdi.errors import InvalidNameError
+from dibs.cdi.errors import InvalidNameError, quoted
 
 CdiName = NewType("CdiName", str)
 """A qualified name that has passed `parse_qualified_name`."""
@@ -31,11 +31,11 @@ def parse_qualified_name(device: str) -> tuple[str, str, str]:
     vendor, cls, name = parse_device(device)
     for part, what in ((vendor, "vendor"), (cls, "class"), (name, "device name")):
         if not part:
-            message = f'unqualified device "{device}", missing {what}; write vendor/class=name'
+            message = f"unqualified device {quoted(device)}, missing {what}; write vendor/class=name"
             raise InvalidNameError(device, message)
     for problem in (vendor_problem(vendor), class_problem(cls), device_name_problem(name)):
         if problem:
-            raise InvalidNameError(device, f'invalid device "{device}": {problem}')
+            raise InvalidNameError(device, f"invalid device {quoted(device)}: {problem}")
     return vendor, cls, name
 
 
@@ -73,7 +73,7 @@ def qualified_name(vendor: str, cls: str, name: str) -> CdiName:
     """Put a name together. The parts are checked, so that the result is always a qualified name."""
     device = f"{vendor}/{cls}={name}"
     if parse_qualified_name(device) != (vendor, cls, name):
-        raise InvalidNameError(device, f'invalid device "{device}": its parts hold a "/" or "="')
+        raise InvalidNameError(device, f'invalid device {quoted(device)}: its parts hold a "/" or "="')
     return CdiName(device)
 
 
@@ -91,7 +91,7 @@ def kind_problems(kind: str) -> list[str]:
     """Say everything that is wrong with `vendor/class`."""
     vendor, cls = parse_kind(kind)
     if not vendor:
-        return [f'invalid kind "{kind}"; write vendor/class']
+        return [f"invalid kind {quoted(kind)}; write vendor/class"]
     return [problem for problem in (vendor_problem(vendor), class_problem(cls)) if problem]
 
 
@@ -100,12 +100,14 @@ def device_name_problem(name: str) -> str:
     if not name:
         return "invalid empty device name"
     if name[0] not in _ALNUM:
-        return f'invalid device name "{name}", should start with a letter or a digit'
+        return f"invalid device name {quoted(name)}, should start with a letter or a digit"
     if name[-1] not in _ALNUM:
-        return f'invalid device name "{name}", should end with a letter or a digit'
+        return f"invalid device name {quoted(name)}, should end with a letter or a digit"
     for char in name:
         if char not in _IN_DEVICE:
-            return f'invalid character "{char}" in device name "{name}"; allowed are letters, digits, "_-.:"'
+            return (
+                f'invalid character {quoted(char)} in device name {quoted(name)}; allowed are letters, digits, "_-.:"'
+            )
     return ""
 
 
@@ -113,10 +115,10 @@ def _kind_problem(what: str, name: str) -> str:
     if not name:
         return f"invalid empty {what} name"
     if name[0] not in _LETTERS:
-        return f'invalid {what} name "{name}", should start with a letter'
+        return f"invalid {what} name {quoted(name)}, should start with a letter"
     if name[-1] not in _ALNUM:
-        return f'invalid {what} name "{name}", should end with a letter or a digit'
+        return f"invalid {what} name {quoted(name)}, should end with a letter or a digit"
     for char in name:
         if char not in _IN_KIND:
-            return f'invalid character "{char}" in {what} name "{name}"; allowed are letters, digits, "_-."'
+            return f'invalid character {quoted(char)} in {what} name {quoted(name)}; allowed are letters, digits, "_-."'
     return ""

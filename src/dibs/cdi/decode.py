@@ -76,14 +76,14 @@ def decode_value(tree: Any, struct: type[T]) -> tuple[T, list[Problem]]:
     return decoder.struct(tree, struct, ""), decoder.problems
 
 
-def encode_json(spec: msgspec.Struct) -> bytes:
-    """A wire type as indented JSON, without what is unset."""
-    return msgspec.json.format(_encode(spec), indent=2) + b"\n"
+def encode_json(value: Any) -> bytes:
+    """Wire types or plain values as indented JSON, without what is unset."""
+    return msgspec.json.format(_encode(value), indent=2) + b"\n"
 
 
 def encode_yaml(value: Any) -> bytes:
     """Wire types or plain values as YAML with a `---` header. Every string is in quotes, so none is misread."""
-    return ("---\n" + "\n".join(_yaml_lines(msgspec.json.decode(_encode(value)))) + "\n").encode()
+    return ("\n".join(["---", *_yaml_lines(msgspec.json.decode(_encode(value)))]) + "\n").encode()
 
 
 def write_bytes_of(spec: Spec, path: str) -> bytes:
@@ -248,6 +248,8 @@ def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str, Any]]:
 
 def _yaml_lines(value: Any, indent: str = "") -> list[str]:
     lines: list[str] = []
+    if not value or not isinstance(value, dict | list):
+        return [indent + _yaml_scalar(value)]
     if isinstance(value, dict):
         for key, item in value.items():
             name = key if key.isidentifier() and key.isascii() and not _is_word(key) else _yaml_scalar(key)

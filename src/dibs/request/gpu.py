@@ -30,31 +30,10 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*", re.ASCII)
 _MODEL_LENGTH = 64
 _UNITS = {"m": 2, "g": 3, "t": 4}
 _NUMBER_WORDS = frozenset(
-    [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "none",
-        "some",
-        "any",
-        "many",
-        "few",
-        "half",
-        "a",
-        "an",
-        "yes",
-        "no",
-        "true",
-        "false",
-    ]
+    {
+        *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+        *("none", "some", "any", "many", "few", "half", "a", "an", "yes", "no", "true", "false"),
+    }
 )
 _LEAVE_OUT = "leave it out to get no GPU"
 _EXAMPLES = "write --gpu 2, --gpu H100:2 or --gpu nvidia:H100,A100:80GB..:2"
@@ -79,7 +58,7 @@ def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuWish | None
 
 
 def _from_number(value: float, field: str, problems: list[Problem]) -> GpuWish | None:
-    if isinstance(value, float) and value.is_integer():
+    if float(value).is_integer():
         value = int(value)
     count = _count(str(value), field, problems)
     return None if count is None else GpuWish(count=count)

@@ -1,0 +1,22 @@
+"""Upgrades of a ledger that an older dibs has made. Loaded only when one is met; brings Alembic with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def upgrade(path: Path, revision: str = "head") -> None:
+    """Bring the ledger at `path` to a revision. Safe to run from several processes: the first one does it."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine, event
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 60.0, "isolation_level": None})
+    # The driver must not open transactions by itself: BEGIN IMMEDIATE makes the upgrade exclusive from its first look.
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()

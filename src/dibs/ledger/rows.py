@@ -1,0 +1,104 @@
+"""What the ledger holds, as values. Made by `ledger.store`; everybody above works with these, never with SQL rows."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NewType
+
+import msgspec
+
+from dibs.process import ProcessName
+
+SandboxId = NewType("SandboxId", str)
+LeaseId = NewType("LeaseId", str)
+
+SandboxState = Literal["creating", "running", "paused", "stopping", "exited", "failed"]
+LeaseState = Literal["reserved", "attached", "draining", "free"]
+
+
+class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device as it was when it was leased, so that a lease reads the same when the device is gone."""
+
+    id: str
+    model: str = ""
+    uuid: str = ""
+    index: int | None = None
+    memory: int | None = None
+    units: tuple[str, ...] = ()
+    simulated: bool = False
+
+
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: LeaseId
+    sandbox_id: SandboxId
+    state: LeaseState
+    devices: tuple[LeasedDevice, ...]
+    created_at: float
+    changed_at: float
+    sandbox_name: str = ""
+    username: str = ""
+
+
+class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One sandbox, alive or ended. `spec`, `handle`, `receipt` and `exit` are JSON, decoded by whoever knows them."""
+
+    id: SandboxId
+    name: str
+    backend: str
+    state: SandboxState
+    uid: int
+    username: str
+    owner: ProcessName
+    spec: bytes
+    folder: str
+    created_at: float
+    handle: bytes | None = None
+    receipt: bytes | None = None
+    exit: bytes | None = None
+    reason: str | None = None
+    simulated: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who has a unit of hardware, and since when."""
+
+    lease_id: LeaseId
+    sandbox_id: SandboxId
+    sandbox_name: str
+    username: str
+    since: float
+    state: LeaseState
+
+
+class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A place in the queue."""
+
+    seq: int
+    id: str
+    username: str
+    owner: ProcessName
+    request: bytes
+    created_at: float
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    seq: int
+    at: float
+    kind: str
+    sandbox_id: str | None = None
+    lease_id: str | None = None
+    detail: str = ""
+
+
+def encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def unit_key(unit: str, *, simulated: bool) -> str:
+    """A unit as the index sees it. Simulated hardware has keys of its own: it never stands in the way of real ones."""
+    return f"simulated:{unit}" if simulated else unit

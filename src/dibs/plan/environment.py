@@ -1,0 +1,65 @@
+"""The environment of a workload: one value per variable, from what was leased.
+
+CDI specs of several devices may set the same variable; engines let the last one win. Here equal values are one value,
+lists of devices are joined, and anything else is refused. What dibs itself says about the lease comes last and wins:
+it is computed from the ledger, not from a spec that cannot know its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dibs.devices.model import Device
+from dibs.errors import Problem
+
+NONE_VISIBLE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def device_environment(devices: Sequence[Device], problems: list[Problem]) -> dict[str, str]:
+    """What the devices' CDI edits set, merged. Conflicts go into `problems`."""
+    merged: dict[str, str] = {}
+    said_by: dict[str, str] = {}
+    seen_specs: set[str] = set()
+    for device in devices:
+        if device.attachment is None:
+            continue
+        lines = list(device.attachment.edits.env or ())
+        if device.attachment.spec not in seen_specs:
+            lines = [*(device.attachment.spec_edits.env or ()), *lines]
+            seen_specs.add(device.attachment.spec)
+        for line in lines:
+            name, _, value = line.partition("=")
+            if name not in merged or merged[name] == value:
+                merged[name] = value
+                said_by.setdefault(name, device.id)
+            elif name.endswith("_DEVICES"):
+                known = merged[name].split(",")
+                merged[name] = ",".join([*known, *(item for item in value.split(",") if item not in known)])
+            elif name not in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+                reason = f"{said_by[name]} says {merged[name]!r}, {device.id} says {value!r}; one of them would be lost"
+                remedy = "lease the devices apart, or make their CDI specs agree"
+                problems.append(Problem("ENV_CONFLICT", f"env.{name}", value, reason, remedy))
+    return merged
+
+
+def lease_environment(devices: Sequence[Device], *, sandbox_id: str, simulated: bool) -> dict[str, str]:
+    """What dibs says about the lease. Without devices it says that there are none, so that no stack takes all."""
+    env = {"DIBS_SANDBOX": sandbox_id, "DIBS_GPU_COUNT": str(len(devices))}
+    by_vendor: dict[str, list[str]] = {}
+    for number, device in enumerate(devices):
+        by_vendor.setdefault(device.vendor, []).append(device.uuid or str(number))
+    env |= NONE_VISIBLE
+    if "nvidia" in by_vendor:
+        env["CUDA_VISIBLE_DEVICES"] = env["NVIDIA_VISIBLE_DEVICES"] = ",".join(by_vendor["nvidia"])
+    if "amd" in by_vendor:
+        # ROCm counts the cards that it can open, so the leased ones are 0, 1, … inside.
+        env["ROCR_VISIBLE_DEVICES"] = ",".join(str(number) for number in range(len(by_vendor["amd"])))
+    if "intel" in by_vendor:
+        env["ZE_AFFINITY_MASK"] = ",".join(str(number) for number in range(len(by_vendor["intel"])))
+    if devices:
+        env["DIBS_GPUS"] = ",".join(device.id for device in devices)
+        env["DIBS_GPU_UUIDS"] = ",".join(device.uuid for device in devices)
+        env["DIBS_GPU_MODELS"] = ",".join(device.model for device in devices)
+    if simulated:
+        env["DIBS_SIMULATED"] = "1"
+    return env

@@ -1,0 +1,110 @@
+"""Whether a device fits a wish, and which free devices a request gets.
+
+Called by `planner`. The checks here mean the same as the CEL selectors that `request.claim` writes. Devices are tried
+in inventory order, first fit; with several wishes a device moves to another wish when that is what it takes to please
+all of them (augmenting paths), so the answer does not depend on the order of the wishes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from dibs.devices.model import Device
+from dibs.quantity import human_bytes
+from dibs.request.gpu import model_pattern
+from dibs.request.model import GpuWish
+
+GPU_TYPES = frozenset({"gpu", "mig", "all"})
+
+
+@lru_cache(maxsize=512)
+def _pattern(model: str) -> re.Pattern[str]:
+    return re.compile(model_pattern(model))
+
+
+def is_gpu(device: Device) -> bool:
+    return device.attributes.get("type", "gpu") in GPU_TYPES
+
+
+def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[str, float]:
+    """Why a device does not fit, and how far it is from fitting: below 1 for memory, more for kinds. ("", 0) if it fits."""
+    if not is_gpu(device):
+        return f"not a GPU but {device.attributes['type']}", 9.0
+    if wish.vendor and device.vendor != wish.vendor:
+        return f"made by {device.vendor}, not {wish.vendor}", 5.0
+    name = f"{device.vendor} {device.model}".lower()
+    if wish.models and not any(_pattern(model).search(name) for model in wish.models):
+        wanted = " or ".join(wish.models)
+        return (f"{device.model} is not {wanted}" if device.model else f"its model is unknown, not {wanted}"), 3.0
+    memory = wish.memory
+    if memory is None:
+        return ("", 0.0) if device.parent is None else (_part(device), 2.0)
+    if device.memory is None:
+        return f"its memory is unknown, {memory.text} was asked", 4.0
+    has = human_bytes(device.memory)
+    if memory.low is not None and device.memory < memory.low:
+        return f"{has} < {_bound(memory.text, low=True)}", 1 - device.memory / memory.low
+    if memory.high is not None and device.memory > memory.high:
+        return f"{has} > {_bound(memory.text, low=False)}", min(1.0, device.memory / memory.high - 1)
+    if device.parent is not None:
+        # A part of a card is given only to who asks for less than the whole card has.
+        whole = parents.get(device.parent)
+        if memory.high is None or (whole is not None and whole.memory is not None and whole.memory <= memory.high):
+            return _part(device), 2.0
+    return "", 0.0
+
+
+def _part(device: Device) -> str:
+    return f"a part of {device.parent}; ask for it by its memory, as in {human_bytes(device.memory or 0)}"
+
+
+def _bound(text: str, *, low: bool) -> str:
+    lower, dots, upper = text.partition("..")
+    return (lower if low else upper) if dots else text
+
+
+def assign(wants: Sequence[int], candidates: Sequence[Sequence[Device]]) -> list[list[Device]] | None:
+    """Give wish i `wants[i]` of `candidates[i]`, no unit twice. None if that cannot be.
+
+    Whole devices that share no unit are a matching problem, solved exactly. Where devices overlap (a card and its
+    parts), a device that overlaps a chosen one is passed over, first fit.
+    """
+    slots = [(wish, number) for wish, want in enumerate(wants) for number in range(want)]
+    holder: dict[str, int] = {}  # device id -> slot
+    taken: dict[str, str] = {}  # unit -> device id
+    devices = {device.id: device for wish in candidates for device in wish}
+
+    def free(device: Device) -> bool:
+        return all(taken.get(unit, device.id) == device.id for unit in device.booked_units)
+
+    def give(device: Device, slot: int) -> None:
+        holder[device.id] = slot
+        for unit in device.booked_units:
+            taken[unit] = device.id
+
+    def place(slot: int, seen: set[str]) -> bool:
+        wish = slots[slot][0]
+        for device in candidates[wish]:
+            if device.id not in holder and free(device):
+                give(device, slot)
+                return True
+        for device in candidates[wish]:
+            other = holder.get(device.id)
+            if other is None or device.id in seen or slots[other][0] == wish:
+                continue
+            seen.add(device.id)
+            if place(other, seen):
+                give(device, slot)
+                return True
+        return False
+
+    for slot in range(len(slots)):
+        if not place(slot, set()):
+            return None
+    chosen: list[list[Device]] = [[] for _ in wants]
+    for device in devices.values():  # inventory order within each wish
+        if device.id in holder:
+            chosen[slots[holder[device.id]][0]].append(device)
+    return chosen

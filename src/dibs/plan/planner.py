@@ -1,0 +1,283 @@
+"""The planner: a request, the devices, who holds them, who waits → a plan, or every reason why not.
+
+Pure. `workloads` calls `plan` inside the ledger's write transaction, so what it decides on cannot change under it, and
+`explain` calls it outside of one. The explanation is filled on the way.
+
+Fairness: whoever waits in front is served first in thought. What the one in front would get now is taken; if it cannot
+be served now, everything that could ever serve it is kept for it. A later request gets from what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dibs.devices.model import Device, Inventory
+from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Problem, Unhealthy, Unsupported
+from dibs.ledger.rows import Holder, unit_key
+from dibs.plan.explanation import Fate, Verdict, WishExplanation
+from dibs.plan.matching import assign, is_gpu, misfit
+from dibs.request.durations import show_duration
+from dibs.request.model import ALL, GpuWish, Request
+
+
+class World(msgspec.Struct, frozen=True):
+    """Everything that a plan depends on, at one moment."""
+
+    inventory: Inventory
+    holders: Mapping[str, Holder]
+    ahead: tuple[Request, ...] = ()  # who waits in front, first come first
+    now: float = 0.0
+    cannot: Mapping[str, str] = {}  # device id -> why this backend cannot attach it
+
+
+class DevicePlan(msgspec.Struct, frozen=True):
+    """The devices that a request gets, and how they were found."""
+
+    devices: tuple[Device, ...] = ()
+    wishes: tuple[WishExplanation, ...] = ()
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request gets nothing now. `error` is the class for the caller; waiting helps only if `waitable`."""
+
+    problems: tuple[Problem, ...]
+    wishes: tuple[WishExplanation, ...]
+    error: str
+    waitable: bool
+    waits_for: str = ""
+
+    def to_error(self) -> DibsError:
+        kinds: dict[str, type[DibsError]] = {
+            kind.__name__: kind for kind in (Busy, NoMatch, Unhealthy, NotFound, Unsupported, InvalidRequest)
+        }
+        return kinds[self.error](self.problems)
+
+
+def plan_devices(request: Request, world: World) -> DevicePlan | Refusal:
+    """Choose devices for a request. Nothing is changed."""
+    if not request.wants_devices:
+        return DevicePlan()
+    blocked = _taken_by_those_ahead(world)
+    return _decide(request, world, blocked)
+
+
+def _taken_by_those_ahead(world: World) -> dict[str, str]:
+    """Device id → why it is not for us: somebody in front gets it, or waits for it."""
+    blocked: dict[str, str] = {}
+    for place, other in enumerate(world.ahead, start=1):
+        decision = _decide(other, world, blocked)
+        if isinstance(decision, DevicePlan):
+            ids: set[str] = {device.id for device in decision.devices}
+        else:
+            keep = (Fate.BUSY, Fate.EXTERNAL, Fate.FREE, Fate.QUEUED)
+            ids = {v.device for wish in decision.wishes for v in wish.verdicts if v.fate in keep}
+        units = {unit for d in world.inventory.devices if d.id in ids for unit in d.booked_units}
+        for device in world.inventory.devices:
+            if any(unit in units for unit in device.booked_units):
+                blocked.setdefault(device.id, f"number {place} in the queue waits for it ({other.flags()})")
+        if len(blocked) == len(world.inventory.devices):
+            break
+    return blocked
+
+
+class _Reading(msgspec.Struct):
+    """One wish against every device: who is free for it, and what the others said."""
+
+    label: str
+    wanted: int | None
+    free: list[Device]
+    verdicts: list[Verdict]
+
+
+def _decide(request: Request, world: World, blocked: Mapping[str, str]) -> DevicePlan | Refusal:
+    problems: list[Problem] = []
+    parents: dict[str, Device] = {device.id: device for device in world.inventory.devices if device.parent is None}
+    readings = [_read_wish(wish, request, world, blocked, parents) for wish in request.gpus]
+    for name in request.devices:
+        reading = _read_exact(name, request, world, blocked, problems)
+        if reading is not None:
+            readings.append(reading)
+    if problems:
+        return Refusal(tuple(problems), _explain(readings, ()), "NotFound", waitable=False)
+    fixed = [reading for reading in readings if reading.wanted is not None]
+    chosen = assign([reading.wanted or 0 for reading in fixed], [reading.free for reading in fixed])
+    if chosen is None:
+        return _refuse(request, readings, world)
+    devices = [device for group in chosen for device in group]
+    units = {unit for device in devices for unit in device.booked_units}
+    for reading in readings:
+        if reading.wanted is None:
+            rest = [device for device in reading.free if not units.intersection(device.booked_units)]
+            if not rest:
+                return _refuse(request, readings, world)
+            devices += rest
+            units.update(unit for device in rest for unit in device.booked_units)
+    order = {device.id: number for number, device in enumerate(world.inventory.devices)}
+    devices.sort(key=lambda device: order[device.id])
+    return DevicePlan(tuple(devices), _explain(readings, devices))
+
+
+def _read_wish(
+    wish: GpuWish, request: Request, world: World, blocked: Mapping[str, str], parents: dict[str, Device]
+) -> _Reading:
+    reading = _Reading(str(wish), None if wish.count == ALL else int(wish.count), [], [])
+    for device in world.inventory.devices:
+        reason, miss = misfit(wish, device, parents)
+        if reason:
+            reading.verdicts.append(Verdict(device.id, Fate.NO_MATCH, reason, miss))
+        else:
+            _read_state(device, request, world, blocked, reading)
+    return reading
+
+
+def _read_exact(
+    name: str, request: Request, world: World, blocked: Mapping[str, str], problems: list[Problem]
+) -> _Reading | None:
+    found = world.inventory.find(name)
+    if len(found) == 1:
+        reading = _Reading(name, 1, [], [])
+        _read_state(found[0], request, world, blocked, reading)
+        return reading
+    if found:
+        reason = f"several devices answer to it: {', '.join(device.id for device in found)}"
+        problems.append(Problem("DEVICE_AMBIGUOUS", "device", name, reason, "write one of these"))
+        return None
+    names = [d.attachment.cdi_name if d.attachment else d.id for d in world.inventory.devices[:8]]
+    there = f"there are {', '.join(names)}{' …' if len(world.inventory.devices) > 8 else ''}" if names else ""
+    remedy = "; ".join(part for part in (there, "`dibs gpus -o wide` shows all names") if part)
+    kind = "simulated device" if world.inventory.simulated else "device"
+    problems.append(Problem("DEVICE_NOT_FOUND", "device", name, f"there is no such {kind}", remedy))
+    return None
+
+
+def _read_state(device: Device, request: Request, world: World, blocked: Mapping[str, str], reading: _Reading) -> None:
+    """A device that fits: whether it can be had now."""
+    say = reading.verdicts.append
+    holder = next(
+        (
+            world.holders[key]
+            for unit in device.booked_units
+            if (key := unit_key(unit, simulated=device.simulated)) in world.holders
+        ),
+        None,
+    )
+    if not device.health.ok:
+        say(Verdict(device.id, Fate.UNHEALTHY, device.health.reason))
+    elif device.attachment is None:
+        say(Verdict(device.id, Fate.CANNOT, device.unattachable or "it cannot be attached"))
+    elif device.id in world.cannot:
+        say(Verdict(device.id, Fate.CANNOT, world.cannot[device.id]))
+    elif holder is not None:
+        say(Verdict(device.id, Fate.BUSY, held_by(holder, world.now)))
+    elif device.used_by and not request.allow_busy:
+        uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by[:3])
+        say(Verdict(device.id, Fate.EXTERNAL, f"used outside dibs by {uses}"))
+    elif device.id in blocked:
+        say(Verdict(device.id, Fate.QUEUED, blocked[device.id]))
+    else:
+        reading.free.append(device)
+        say(Verdict(device.id, Fate.FREE))
+
+
+def held_by(holder: Holder, now: float) -> str:
+    since = show_duration(now - holder.since)
+    return f"held by {holder.sandbox_name} ({holder.username}) for {since}"
+
+
+def _explain(readings: Sequence[_Reading], chosen: Sequence[Device]) -> tuple[WishExplanation, ...]:
+    ids = {device.id for device in chosen}
+    left = set(ids)
+    wishes = []
+    for reading in readings:
+        mine = [device.id for device in reading.free if device.id in left]
+        if reading.wanted is not None:
+            mine = mine[: reading.wanted]
+        left.difference_update(mine)
+        verdicts = tuple(
+            msgspec.structs.replace(v, fate=Fate.CHOSEN) if v.device in mine
+            else msgspec.structs.replace(v, fate=Fate.TAKEN) if v.fate is Fate.FREE and v.device in ids
+            else v
+            for v in reading.verdicts
+        )  # fmt: skip
+        wishes.append(WishExplanation(reading.label, reading.wanted, verdicts))
+    return tuple(wishes)
+
+
+def _refuse(request: Request, readings: Sequence[_Reading], world: World) -> Refusal:
+    wishes = _explain(readings, ())
+    problems: list[Problem] = []
+    kinds: list[str] = []
+    waits: list[str] = []
+    for wish in wishes:
+        problem, kind = _why(wish, world)
+        if problem is None:
+            continue
+        problems.append(problem)
+        kinds.append(kind)
+        if kind == "Busy":
+            waits.append(problem.reason)
+    if not problems:
+        # Each wish could be served alone, but not all of them at once.
+        total = sum(wish.wanted or 1 for wish in wishes)
+        free = len({v.device for wish in wishes for v in wish.verdicts if v.fate is Fate.FREE})
+        could = len({v.device for wish in wishes for v in wish.verdicts if v.fate not in (Fate.NO_MATCH, Fate.CANNOT)})
+        reason = f"{total} wanted in all, {free} free GPUs fit"
+        kind = "Busy" if could >= total else "NoMatch"
+        code = "DEVICES_BUSY" if kind == "Busy" else "NO_MATCHING_DEVICE"
+        problems.append(Problem(code, "gpu", request.flags(), reason, "ask for fewer"))
+        kinds.append(kind)
+        waits.append(reason)
+    hardest = next((k for k in ("NoMatch", "Unsupported", "Unhealthy") if k in kinds), "Busy")
+    return Refusal(tuple(problems), wishes, hardest, waitable=set(kinds) == {"Busy"}, waits_for="; ".join(waits))
+
+
+def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
+    """Why one wish cannot be served, in the words that help: the most permanent reason first."""
+    wanted = wish.wanted if wish.wanted is not None else 1
+    free = wish.count(Fate.FREE)
+    if free >= wanted:
+        return None, ""
+    waiting = wish.count(Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED)
+    broken, cannot = wish.count(Fate.UNHEALTHY), wish.count(Fate.CANNOT)
+    field = "gpu" if not wish.wish.count("=") else "device"
+    if free + waiting >= wanted:
+        return _busy(wish, field, free, wanted), "Busy"
+    if free + waiting + broken >= wanted:
+        named = _list(wish, Fate.UNHEALTHY)
+        remedy = "run `dibs doctor`, or ask for fewer"
+        return Problem("DEVICES_UNHEALTHY", field, wish.wish, f"too few healthy GPUs: {named}", remedy), "Unhealthy"
+    if free + waiting + broken + cannot >= wanted:
+        reason = f"the GPUs cannot be attached: {_list(wish, Fate.CANNOT)}"
+        return Problem("CANNOT_ATTACH", field, wish.wish, reason, "run `dibs doctor`"), "Unsupported"
+    fitting = free + waiting + broken + cannot
+    gpus = sum(is_gpu(device) and device.parent is None for device in world.inventory.devices)
+    kind = "simulated GPU" if world.inventory.simulated else "GPU"
+    if gpus == 0:
+        errors = "; ".join(f"{error.source}: {error.reason}" for error in world.inventory.errors)
+        reason = f"no {kind} was found on this host" + (f" ({errors})" if errors else "")
+        remedy = "run `dibs doctor`, or try without hardware: `dibs gpus simulate 8`"
+        return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
+    plural = "" if gpus == 1 else "s"
+    reason = f"{fitting} of {gpus} {kind}{plural} fit{'s' if fitting == 1 else ''}, {wanted} wanted"
+    miss = wish.nearest_miss
+    if miss is not None:
+        reason += f"; nearest miss: {miss.device}, {miss.reason}"
+    remedy = "ask for fewer or for other models; `dibs gpus` shows what is there"
+    return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
+
+
+def _busy(wish: WishExplanation, field: str, free: int, wanted: int) -> Problem:
+    named = _list(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED)
+    reason = f"{free} free, {wanted} wanted: {named}"
+    remedy = "wait for it with --wait 10m"
+    if wish.count(Fate.EXTERNAL):
+        remedy += ", or share the externally used ones with --allow-busy"
+    return Problem("DEVICES_BUSY", field, wish.wish, reason, remedy)
+
+
+def _list(wish: WishExplanation, *fates: Fate, most: int = 4) -> str:
+    verdicts = [v for v in wish.verdicts if v.fate in fates]
+    shown = ", ".join(f"{v.device.rpartition('/')[2]} {v.reason}" for v in verdicts[:most])
+    return shown + (f" and {len(verdicts) - most} more" if len(verdicts) > most else "")

@@ -92,3 +92,13 @@ def absent(process: ProcessName) -> bool:
     if process.pid_namespace != pid_namespace():
         return False
     return start_time(process.pid) != process.started
+
+
+def username() -> str:
+    """Whoever runs this, by name; by number where the number has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -29,7 +29,7 @@ def is_gpu(device: Device) -> bool:
 
 
 def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[str, float]:
-    """Why a device does not fit, and how far it is from fitting: below 1 for memory, more for kinds. ("", 0) if it fits."""
+    """Why a device does not fit, and how far it is from fitting (below 1: only its memory). ("", 0) if it fits."""
     if not is_gpu(device):
         return f"not a GPU but {device.attributes['type']}", 9.0
     if wish.vendor and device.vendor != wish.vendor:

@@ -1,0 +1,114 @@
+"""Explain before: what would happen on each backend, with nothing created."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dibs.backends.port import Backend
+from dibs.errors import DibsError, Problem, Unsupported
+from dibs.plan.delivery import TABLE, Outcome, cell
+from dibs.plan.explanation import BackendExplanation, Explanation
+from dibs.plan.planner import DevicePlan, World, plan_devices
+from dibs.request.claim import claim_of
+from dibs.request.spec import SandboxSpec
+from dibs.workloads.registry import NAMES, Registry
+
+
+def usable_backends(spec: SandboxSpec, registry: Registry) -> list[Backend]:
+    """The backends that can deliver every field of the request, in order. Raises with all reasons if there is none."""
+    problems: list[Problem] = []
+    good = []
+    for backend in registry.candidates(spec.backend):
+        found = backend_problems(spec, backend)
+        if found:
+            problems += found
+        else:
+            good.append(backend)
+    if not good:
+        raise Unsupported(problems)
+    return good
+
+
+def asked_fields(spec: SandboxSpec) -> dict[str, str]:
+    """The rows of the delivery table that a request touches, each with the value that was asked."""
+    request = spec.resources
+    asked: dict[str, str] = {}
+    for wish in request.gpus:
+        asked["gpu.all" if wish.count == "all" else "gpu.count"] = str(wish)
+        asked |= {"gpu.vendor": wish.vendor} if wish.vendor else {}
+        asked |= {"gpu.models": ",".join(wish.models)} if wish.models else {}
+        asked |= {"gpu.memory": wish.memory.text} if wish.memory else {}
+    asked |= {"devices": ", ".join(request.devices)} if request.devices else {}
+    asked |= {
+        key: str(value) for key, value in request.short().items() if key in ("cpu", "memory", "pids", "allow_busy")
+    }
+    defaults = SandboxSpec()
+    for field in msgspec.structs.fields(SandboxSpec):
+        value = getattr(spec, field.name)
+        row = field.name.removesuffix("_seconds")
+        if row != "resources" and value != getattr(defaults, field.name):
+            asked[row] = str(value)
+    return asked
+
+
+def backend_problems(spec: SandboxSpec, backend: Backend) -> list[Problem]:
+    """Every reason why a backend cannot deliver a request, devices apart."""
+    able = backend.available()
+    if not able.ok:
+        return [Problem("BACKEND_UNAVAILABLE", "backend", backend.name, able.reason, able.remedy)]
+    problems = []
+    for field, value in asked_fields(spec).items():
+        entry = cell(field, backend.name)
+        if entry.outcome is Outcome.REFUSED:
+            reason = f"the {backend.name} backend cannot deliver it: {entry.how}"
+            problems.append(
+                Problem("FIELD_NOT_SUPPORTED", field, value, reason, "leave it out, or name another backend")
+            )
+        elif entry.probe and field in ("cpu", "memory", "pids"):
+            able = backend.can_limit(field)  # type: ignore[arg-type]  # the three names that it takes
+            if not able.ok:
+                problems.append(Problem("LIMIT_NOT_ENFORCEABLE", field, value, able.reason, able.remedy))
+    return problems
+
+
+def explain_request(spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int) -> Explanation:
+    decision = plan_devices(spec.resources, world)
+    backends = []
+    for name in NAMES if spec.backend == "auto" else (spec.backend,):
+        if name == "fake" and spec.backend == "auto":
+            continue
+        backend = registry.get(name)
+        try:
+            problems = backend_problems(spec, backend)
+        except DibsError as error:
+            problems = list(error.problems)
+        if isinstance(decision, DevicePlan):
+            devices = tuple(device.id for device in decision.devices)
+            backends.append(
+                BackendExplanation(
+                    name, not problems, decision.wishes, tuple(problems), devices if not problems else ()
+                )
+            )
+        else:
+            every = (*problems, *decision.problems)
+            waits_for = decision.waits_for if decision.waitable and not problems else ""
+            backends.append(
+                BackendExplanation(name, ok=False, wishes=decision.wishes, problems=every, waits_for=waits_for)
+            )
+    return Explanation(
+        asked={**spec.resources.short(), "flags": spec.resources.flags()},
+        backends=tuple(backends),
+        simulated=world.inventory.simulated,
+        claim=claim_of(spec.resources, spec.name or "claim"),
+        source_errors=tuple(f"{error.source}: {error.reason}" for error in world.inventory.errors),
+        queue_length=queue_length,
+    )
+
+
+def table_rows() -> list[dict[str, str]]:
+    """The delivery table, flat, for printing."""
+    return [
+        {"field": field, "backend": backend, "outcome": entry.outcome.value, "how": entry.how}
+        for field, row in TABLE.items()
+        for backend, entry in row.items()
+    ]

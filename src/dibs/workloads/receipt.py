@@ -1,0 +1,197 @@
+"""The receipt: what was asked, planned, rendered and observed, field by field.
+
+Written before the command starts, kept in the ledger after the end. If what was observed is not what was planned, the
+receipt says so and the command never runs: `differences` is what decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.backends.port import Expectation, Observation, Realisation, Workload
+from dibs.devices.model import Device
+from dibs.errors import Problem
+from dibs.plan.delivery import cell
+from dibs.quantity import human_bytes
+from dibs.request.claim import claim_of
+from dibs.request.spec import SandboxSpec
+
+
+class ReceiptLine(msgspec.Struct, frozen=True):
+    field: str
+    asked: str
+    planned: str
+    rendered: str
+    observed: str
+    outcome: Literal["delivered", "delegated", "refused", "mismatch"]
+
+
+class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    model: str
+    uuid: str
+    cdi_name: str
+    nodes: tuple[str, ...]
+    memory: int | None = None
+    used_outside: tuple[str, ...] = ()
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The proof of one delivery."""
+
+    sandbox: str
+    name: str
+    backend: str
+    at: float
+    verdict: Literal["delivered", "mismatch"]
+    simulated: bool
+    asked: dict[str, Any]
+    devices: tuple[ReceiptDevice, ...]
+    lines: tuple[ReceiptLine, ...]
+    rendered: dict[str, Any]
+    observed: Observation
+    expected: Expectation
+    claim: dict[str, Any] | None = None
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def differences(expected: Expectation, observed: Observation) -> list[Problem]:
+    """Every way in which the workload is not what was planned. More devices than planned is as wrong as fewer."""
+    problems = []
+    want, have = set(expected.nodes), set(observed.nodes)
+    for node in sorted(want - have):
+        there = next((f"{other} is there instead" for other in have if other.path == node.path), "it is not there")
+        problems.append(_mismatch("devices", str(node), there))
+    for node in sorted(have - want):
+        if all(node.path != other.path for other in want):
+            problems.append(_mismatch("devices", str(node), "it is there, but nobody asked for it"))
+    for name, value in sorted(expected.env.items()):
+        if observed.env.get(name) != value:
+            seen = repr(observed.env[name]) if name in observed.env else "unset"
+            problems.append(_mismatch(f"env.{name}", value, f"it is {seen}"))
+    for path in expected.mounts:
+        if path not in observed.mounts:
+            problems.append(_mismatch("mounts", path, "it is not mounted"))
+    for name, amount in sorted(expected.limits.items()):
+        if observed.limits.get(name) != amount:
+            problems.append(_mismatch(name, str(amount), f"the limit is {observed.limits.get(name, 'not set')}"))
+    return problems
+
+
+def _mismatch(field: str, value: str, reason: str) -> Problem:
+    remedy = "run `dibs doctor`; the command was not started"
+    return Problem("DELIVERY_MISMATCH", field, value, reason, remedy)
+
+
+def write_receipt(
+    spec: SandboxSpec,
+    workload: Workload,
+    devices: tuple[Device, ...],
+    realisation: Realisation,
+    observed: Observation,
+    problems: list[Problem],
+    *,
+    at: float,
+    simulated: bool,
+    notes: tuple[str, ...],
+) -> Receipt:
+    expected = realisation.expectation
+    bad = {problem.field.partition(".")[0] for problem in problems}
+    lines = _Lines(workload, realisation.backend, bad)
+    request = spec.resources
+    if request.wants_devices:
+        asked = " + ".join([*map(str, request.gpus), *request.devices])
+        lines.add(
+            "devices",
+            asked,
+            ", ".join(f"{d.name} {d.model}".strip() for d in devices),
+            ", ".join(d.attachment.cdi_name for d in devices if d.attachment),
+            ", ".join(map(str, observed.nodes)) or "no device nodes",
+            "gpu.count" if request.gpus else "devices",
+        )
+    else:
+        seen = ", ".join(map(str, observed.nodes)) or "no device nodes"
+        lines.add("devices", "none", "none", "none", seen, "gpu.count")
+    for field, amount, show in (
+        ("cpu", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
+        ("memory", workload.limits.memory_bytes, human_bytes),
+        ("pids", workload.limits.pids, str),
+    ):
+        if amount is not None:
+            limit, seen_limit = expected.limits.get(field), observed.limits.get(field)
+            asked_text = str(request.short().get(field, amount))
+            rendered = show(limit) if limit is not None else "not rendered"
+            lines.add(
+                field, asked_text, show(amount), rendered, show(seen_limit) if seen_limit is not None else "not set"
+            )
+    told = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+    for name in told:
+        if name in expected.env:
+            planned = expected.env[name] or "(empty)"
+            seen = observed.env.get(name, "unset") or "(empty)"
+            lines.add(f"env.{name}", "–", planned, planned, seen, "env", shown=f"env.{name}")
+    if spec.env:
+        kept = sum(observed.env.get(name) == value for name, value in spec.env.items())
+        count = f"{len(spec.env)} variables"
+        lines.add("env", count, count, count, f"{kept} as asked")
+    lines.add("workdir", spec.workdir or "–", workload.workdir, workload.workdir, observed.env.get("PWD", "not told"))
+    for mount in workload.mounts:
+        mode = "rw" if mount.writable else "ro"
+        seen = "mounted" if mount.target in observed.mounts else "not mounted"
+        lines.add("mounts", f"{mount.source}:{mount.target}", mode, mode, seen)
+    lines.add("root", spec.root, workload.root, workload.root, "in place before start")
+    lines.add("network", spec.network, workload.network, workload.network, "in place before start")
+    return Receipt(
+        sandbox=workload.id,
+        name=workload.name,
+        backend=realisation.backend,
+        at=at,
+        verdict="mismatch" if problems else "delivered",
+        simulated=simulated,
+        asked={**request.short(), "command": list(spec.command)},
+        devices=tuple(_device(device) for device in devices),
+        lines=tuple(lines.rows),
+        rendered=realisation.native,
+        observed=observed,
+        expected=expected,
+        claim=claim_of(request, workload.name),
+        problems=tuple(problems),
+        notes=notes,
+    )
+
+
+class _Lines:
+    """Collects receipt lines; a field with a problem is a mismatch, the others are what the delivery table says."""
+
+    def __init__(self, workload: Workload, backend: str, bad: set[str]) -> None:
+        self.workload = workload
+        self.backend = backend
+        self.bad = bad
+        self.rows: list[ReceiptLine] = []
+
+    def add(
+        self, field: str, asked: str, planned: str, rendered: str, observed: str, row: str = "", shown: str = ""
+    ) -> None:
+        outcome: Literal["delivered", "delegated", "refused", "mismatch"] = "delivered"
+        if field.partition(".")[0] in self.bad and planned != observed:
+            outcome = "mismatch"
+        elif cell(row or field, self.backend).outcome == "delegated":
+            outcome = "delegated"
+        self.rows.append(ReceiptLine(shown or field, asked, planned, rendered, observed, outcome))
+
+
+def _device(device: Device) -> ReceiptDevice:
+    attachment = device.attachment
+    nodes = tuple(node.path for node in attachment.edits.device_nodes or ()) if attachment else ()
+    return ReceiptDevice(
+        id=device.id,
+        model=device.model,
+        uuid=device.uuid,
+        cdi_name=attachment.cdi_name if attachment else "",
+        nodes=nodes,
+        memory=device.memory,
+        used_outside=tuple(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by),
+    )

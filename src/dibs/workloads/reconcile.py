@@ -1,0 +1,103 @@
+"""Reconciliation: the ledger against what is really there. Run at every start, and by whoever waits.
+
+A lease is freed only when its workload is proved gone:
+- created but never attached, and its creator is gone: the command has not run and never will (a held workload goes
+  away with its creator), so the booking is void;
+- attached: the process that keeps it and its first process are both gone, or the backend proves it ended.
+What cannot be proved (another host's, another pid namespace's) stays booked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import msgspec
+
+from dibs.backends.port import Exit, Handle, Phase, Status
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.ledger.rows import SandboxRow, encode
+from dibs.ledger.store import Ledger
+from dibs.process import absent
+from dibs.workloads.registry import Registry
+
+_HANDLE = msgspec.json.Decoder(Handle)
+KEEP_ENDED = 1_000  # how many ended sandboxes are remembered, with their receipts; older ones are forgotten
+
+
+def handle_of(row: SandboxRow) -> Handle:
+    if row.handle is None:
+        return Handle(row.backend, row.id, row.folder)
+    return _HANDLE.decode(row.handle)
+
+
+def reconcile(ledger: Ledger, registry: Registry) -> list[str]:
+    """Free what is proved gone, drop the tickets of the dead. Returns the ids of the sandboxes that were ended."""
+    ended: list[str] = []
+    for row in ledger.sandboxes(live_only=True):
+        status = _fate(row, registry)
+        if status is not None and finish(ledger, registry, row, status):
+            ended.append(row.id)
+    gone = [ticket for ticket in ledger.tickets() if absent(ticket.owner)]
+    if gone:
+        with ledger.writing():
+            for ticket in gone:
+                ledger.dequeue(ticket.id, "its owner is gone")
+    return ended
+
+
+def _fate(row: SandboxRow, registry: Registry) -> Status | None:
+    """How a live-looking sandbox ended; None if it lives, or if that cannot be told."""
+    if row.handle is None:
+        if not absent(row.owner):
+            return None
+        return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
+    handle = handle_of(row)
+    if handle.keeper is not None and not (absent(handle.keeper) and (handle.init is None or absent(handle.init))):
+        return None
+    try:
+        status = registry.get(row.backend).status(handle)
+    except BackendUnavailable:
+        return None  # not proved
+    return status if status.phase in (Phase.EXITED, Phase.ABSENT) else None
+
+
+def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) -> bool:
+    """Record the end of a sandbox whose absence is proved. False if somebody was faster."""
+    result = status.exit or Exit(137, "lost", detail=status.detail or "it was killed from outside", at=time.time())
+    failed = result.reason in ("lost", "not-started", "out-of-memory")
+    with ledger.writing():
+        first = ledger.end(
+            row.id, "failed" if failed else "exited", exit=encode(result).encode(), reason=describe(result)
+        )
+        if first:
+            _forget_old(ledger, registry)
+    if first and row.handle is None:
+        # Nothing of it is worth keeping; a leftover folder is a nuisance, not a leak of a device.
+        with contextlib.suppress(DibsError, OSError):
+            registry.get(row.backend).delete(handle_of(row))
+    return first
+
+
+def _forget_old(ledger: Ledger, registry: Registry) -> None:
+    ended = [row for row in ledger.sandboxes() if not row.live]
+    for row in ended[: max(0, len(ended) - KEEP_ENDED)]:
+        ledger.forget(row.id)
+        with contextlib.suppress(DibsError, OSError):
+            registry.get(row.backend).delete(handle_of(row))
+
+
+def describe(result: Exit) -> str:
+    """How it ended, in one phrase."""
+    words = {
+        "exited": f"exit code {result.code}",
+        "signalled": f"killed by signal {result.signal}",
+        "stopped": "stopped on request",
+        "expired": "its time to live was over",
+        "out-of-memory": "killed: it used more memory than its limit",
+        "client-gone": "the terminal or client that ran it went away",
+        "lost": "killed from outside",
+        "not-started": "the command was never started",
+    }
+    text = words.get(result.reason, result.reason)
+    return f"{text} ({result.detail})" if result.detail else text

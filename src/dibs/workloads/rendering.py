@@ -1,0 +1,123 @@
+"""From a plan to the final workload of a backend: names, paths and one environment, still without touching anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, Realisation, Workload
+from dibs.devices.model import Device, Inventory
+from dibs.errors import InvalidRequest, Problem
+from dibs.home import Home
+from dibs.plan.environment import device_environment, lease_environment
+from dibs.plan.planner import DevicePlan
+from dibs.request.spec import RESERVED_ENV, SandboxSpec
+
+KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
+_MINIMAL_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Everything that is needed to book and create a sandbox."""
+
+    workload: Workload
+    realisation: Realisation
+    devices: tuple[Device, ...]
+    folder: Path
+    simulated: bool
+    notes: tuple[str, ...] = ()
+
+
+def prepare(
+    spec: SandboxSpec,
+    backend: Backend,
+    sandbox_id: str,
+    plan: DevicePlan,
+    inventory: Inventory,
+    home: Home,
+    base_env: Mapping[str, str],
+    foreground: bool,
+) -> Prepared:
+    """Raises with all problems; changes nothing. Called inside the transaction that books the devices."""
+    problems: list[Problem] = []
+    notes: list[str] = []
+    simulated = inventory.simulated and bool(plan.devices)
+    env = _environment(spec, plan.devices, sandbox_id, simulated, base_env, problems, notes)
+    workdir = _workdir(spec, problems)
+    mounts = tuple(Mount(mount.source, mount.target, mount.writable) for mount in spec.mounts)
+    for mount in mounts:
+        if not os.path.exists(mount.source):
+            remedy = "make it, or leave the mount out"
+            problems.append(Problem("MOUNT_INVALID", "mounts", mount.source, "there is no such file or folder", remedy))
+    for device in plan.devices:
+        if device.used_by:
+            uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
+            notes.append(f"{device.id} is also used outside dibs: {uses}")
+    if problems:
+        raise InvalidRequest(problems)
+    name = spec.name or sandbox_id
+    workload = Workload(
+        id=sandbox_id,
+        name=name,
+        command=spec.command or KEEP_ALIVE,
+        env=env,
+        workdir=workdir,
+        root=spec.root,
+        network=spec.network,
+        limits=Limits(spec.resources.cpu_millis, spec.resources.memory_bytes, spec.resources.pids),
+        tty=spec.tty,
+        interactive=spec.interactive,
+        foreground=foreground,
+        ttl_seconds=spec.ttl_seconds,
+        grace_seconds=spec.grace_seconds,
+        devices=tuple(
+            GrantedDevice(device.id, device.attachment, device.simulated)
+            for device in plan.devices
+            if device.attachment is not None
+        ),
+        mounts=mounts,
+    )
+    folder = home.sandbox(sandbox_id)
+    realisation = backend.render(workload, folder)
+    return Prepared(workload, realisation, plan.devices, folder, simulated, tuple(notes))
+
+
+def _environment(
+    spec: SandboxSpec,
+    devices: tuple[Device, ...],
+    sandbox_id: str,
+    simulated: bool,
+    base_env: Mapping[str, str],
+    problems: list[Problem],
+    notes: list[str],
+) -> dict[str, str]:
+    base = dict(base_env) if spec.root == "host" else dict(_MINIMAL_ENV)
+    if not base:
+        base = dict(_MINIMAL_ENV)
+    for name in RESERVED_ENV:
+        if name in base:
+            notes.append(f"{name}={base.pop(name)} from your environment is replaced by what was leased")
+    base = {name: value for name, value in base.items() if not name.startswith("DIBS_") and value.find("\0") < 0}
+    from_devices = device_environment(devices, problems)
+    for name, value in from_devices.items():
+        if name in spec.env and spec.env[name] != value:
+            reason = f"the device's CDI spec sets it to {value!r}; one of the two would be lost"
+            problems.append(Problem("ENV_CONFLICT", f"env.{name}", spec.env[name], reason, "leave it out"))
+    leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated)
+    return {**base, **from_devices, **spec.env, **leased}
+
+
+def _workdir(spec: SandboxSpec, problems: list[Problem]) -> str:
+    if spec.root != "host":
+        return spec.workdir or "/"
+    workdir = spec.workdir or os.getcwd()
+    if not os.path.isdir(workdir):
+        problems.append(Problem("WORKDIR_INVALID", "workdir", workdir, "there is no such folder", "make it first"))
+    return workdir

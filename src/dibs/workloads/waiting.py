@@ -1,0 +1,97 @@
+"""Waiting in the ledger's queue: first come, first served, and it says what it waits for.
+
+A waiter holds a ticket that names its process; if the process dies, the ticket is void. It looks again when another
+process has changed the ledger, or when one of those who hold devices is gone. Whoever stands far back looks less often.
+Time is measured on a clock that does not jump.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from dibs.errors import Problem, Timeout
+from dibs.ledger.rows import encode
+from dibs.ledger.store import Ledger
+from dibs.plan.planner import Refusal
+from dibs.process import absent, myself, username
+from dibs.request.durations import show_duration
+from dibs.request.spec import SandboxSpec
+from dibs.workloads.reconcile import handle_of, reconcile
+from dibs.workloads.registry import Registry
+
+_SHORTEST = 0.03  # seconds between two looks of the first in the queue
+_LONGEST = 1.0
+
+
+class WaitNews(msgspec.Struct, frozen=True):
+    """Where a waiter stands."""
+
+    place: int
+    length: int
+    waits_for: str
+    waited: float
+    limit: float
+
+
+class Waiting:
+    """One waiter. A context manager: the ticket is given back however it ends."""
+
+    def __init__(
+        self, ledger: Ledger, registry: Registry, spec: SandboxSpec, on_wait: Callable[[WaitNews], None] | None
+    ) -> None:
+        self.ticket: str | None = None
+        self._ledger = ledger
+        self._registry = registry
+        self._spec = spec
+        self._tell = on_wait
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Waiting:
+        if self._spec.wait_seconds is not None and self._spec.resources.wants_devices:
+            with self._ledger.writing():
+                request = encode(self._spec.resources).encode()
+                self.ticket = self._ledger.enqueue(myself(), os.getuid(), username(), request)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.ticket is not None:
+            with self._ledger.writing():
+                self._ledger.dequeue(self.ticket, "gave up")
+
+    def served(self) -> None:
+        """The devices are booked; in the same transaction the ticket goes."""
+        if self.ticket is not None:
+            self._ledger.dequeue(self.ticket, "served")
+            self.ticket = None
+
+    def wait(self, refusal: Refusal) -> None:
+        """Until it may be worth while to ask again. Raises Timeout, with the last explanation, when time is up."""
+        limit = self._spec.wait_seconds or 0.0
+        tickets = [ticket.id for ticket in self._ledger.tickets()]
+        place = tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1
+        seen = self._ledger.changes_by_others()
+        holders = [handle.keeper for row in self._ledger.sandboxes(live_only=True) if (handle := handle_of(row)).keeper]
+        pause = min(_SHORTEST * place, _LONGEST)
+        told = 0.0
+        while True:
+            waited = time.monotonic() - self._began
+            if waited >= limit:
+                raise Timeout([self._late(refusal, place, len(tickets), limit), *refusal.problems])
+            if self._tell is not None and waited - told >= 0.0:
+                self._tell(WaitNews(place, len(tickets), refusal.waits_for, waited, limit))
+                told = waited + 1.0
+            time.sleep(min(pause, limit - waited))
+            if any(absent(keeper) for keeper in holders):
+                reconcile(self._ledger, self._registry)
+                return
+            if self._ledger.changes_by_others() != seen:
+                reconcile(self._ledger, self._registry)
+                return
+
+    def _late(self, refusal: Refusal, place: int, length: int, limit: float) -> Problem:
+        reason = f"not served in that time: number {place} of {length} in the queue, waiting for: {refusal.waits_for}"
+        return Problem("WAIT_TIMEOUT", "wait", show_duration(limit), reason, "wait longer, or ask for less")

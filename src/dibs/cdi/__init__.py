@@ -48,7 +48,7 @@ from dibs.cdi.spec import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mo
 from dibs.cdi.store import spec_name, transient_spec_name
 from dibs.cdi.validate import device_problems, edits_problems, spec_problems
 from dibs.cdi.version import CURRENT_VERSION, EARLIEST_VERSION, KNOWN_VERSIONS, minimum_required_version
-from dibs.cdi.watch import Change, Snapshot, watch
+from dibs.cdi.watch import Change, Snapshot, watch_specs
 
 __all__ = [
     "ANNOTATION_PREFIX",
@@ -105,5 +105,5 @@ __all__ = [
     "take_device_references",
     "transient_spec_name",
     "update_annotations",
-    "watch",
+    "watch_specs",
 ]

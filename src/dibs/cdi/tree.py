@@ -31,6 +31,7 @@ _SPECIAL_FLOATS = frozenset(sign + word for sign in ("", "+", "-") for word in (
 }
 _MAX_DIGITS: Final = 64
 _TAG = "tag:yaml.org,2002:"
+_SECOND_DOCUMENT = "more than one YAML document; put each spec in a file of its own"
 
 
 def parse_text(data: bytes) -> Any:
@@ -179,6 +180,8 @@ class _Builder:
         if event.tag and event.tag != _TAG + ("map" if is_map else "seq"):
             raise _refuse(f"unknown tag {quoted(event.tag)}", _line(event))
         top = self.stack[-1] if self.stack else None
+        if top is None and self.documents:
+            raise _refuse(_SECOND_DOCUMENT, _line(event))
         if top is not None and top.is_map and top.key is None:
             raise _refuse("a key must be a word, not a list or a mapping", _line(event))
         self.stack.append(_Open(is_map, event.anchor, event.start_mark.line))
@@ -199,7 +202,7 @@ class _Builder:
         if not self.stack:
             self.documents += 1
             if self.documents > 1 and value is not None:
-                raise _refuse("more than one YAML document; put each spec in a file of its own", _line(event))
+                raise _refuse(_SECOND_DOCUMENT, _line(event))
             if self.documents == 1:
                 self.root = None if value is _MERGE else value
             return

@@ -44,14 +44,14 @@ class Change(msgspec.Struct, frozen=True):
     name: str
 
 
-def watch(
-    cache: Cache, interval: float, *, polls: int | None = None, sleep: Callable[[float], None] = time.sleep
+def watch_specs(
+    cache: Cache, interval: float, *, polls: int | None = None, sleep: Callable[[float], None] | None = None
 ) -> Iterator[list[Change]]:
     """Yield the changes of each look that found any. Ends after `polls` looks; without it, never."""
     before = Snapshot.of(cache)
     looks = 0
     while polls is None or looks < polls:
-        sleep(interval)
+        (sleep or time.sleep)(interval)
         looks += 1
         if not cache.refresh():
             continue

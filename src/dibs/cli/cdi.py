@@ -93,8 +93,8 @@ def dirs(spec_dirs: list[str]) -> None:
     rows = []
     for priority, directory in enumerate(cache.spec_dirs):
         error = cache.dir_errors().get(directory)
-        count = len({file.path for file in cache.specs() if file.priority == priority})
-        state = "unreadable" if error else f"{count} usable specs" if count != 1 else "1 usable spec"
+        usable = [file for file in cache.specs() if file.priority == priority]
+        state = "unreadable" if error else _count(usable, "usable spec")
         rows.append((directory, str(priority), state))
     _columns(("DIRECTORY", "PRIORITY", "STATE"), rows, "no spec directories")
     _hint_errors(cache)
@@ -237,7 +237,7 @@ def validate(spec_dirs: list[str], file: tuple[str, ...]) -> None:
         _problems(path, errors)
     if cache.errors() or cache.dir_errors():
         raise click.exceptions.Exit(1)
-    click.echo(f"{len(cache.specs())} specs, {len(cache.devices())} devices: no problems")
+    click.echo(f"{_count(cache.specs(), 'spec')}, {_count(cache.devices(), 'device')}: no problems")
 
 
 @cdi.command()
@@ -253,12 +253,12 @@ def monitor(spec_dirs: list[str], what: tuple[str, ...], interval: float, polls:
       dibs cdi monitor
       dibs cdi monitor devices errors --interval 5
     """
-    from dibs.cdi import watch
+    from dibs.cdi import watch_specs
 
     wanted = set(_MONITORED) if not what or "all" in what else set(what)
     cache = _cache(spec_dirs)
-    click.echo(f"watching {', '.join(cache.spec_dirs)}: {len(cache.devices())} devices", err=True)
-    for changes in watch(cache, interval, polls=polls):
+    click.echo(f"watching {', '.join(cache.spec_dirs)}: {_count(cache.devices(), 'device')}", err=True)
+    for changes in watch_specs(cache, interval, polls=polls):
         for change in changes:
             if change.what in wanted:
                 # "specs" is the name of the set; one line is about one of them.
@@ -341,7 +341,7 @@ def _validate_file(path: str) -> bool:
     except CdiError as exc:
         _problems(path, [exc])
         return False
-    click.echo(f"{path}: ok, {spec.kind} with {len(spec.devices)} devices")
+    click.echo(f"{path}: ok, {spec.kind} with {_count(spec.devices, 'device')}")
     return True
 
 
@@ -368,6 +368,10 @@ def _report(resolution: Resolution) -> None:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
+
+
+def _count(things: Sequence[object], what: str) -> str:
+    return f"1 {what}" if len(things) == 1 else f"{len(things)} {what}s"
 
 
 def _singular(what: str) -> str:

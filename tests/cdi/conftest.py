@@ -24,15 +24,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _outcomes:
+    if not os.environ.get("DIBS_CONFORMANCE_DATA"):
+        terminalreporter.write_line("CDI conformance: not run, DIBS_CONFORMANCE_DATA is not set")
+    elif _outcomes:
         total = sum(_outcomes[outcome] for outcome in ("passed", "failed", "skipped"))
         terminalreporter.write_line(
             f"CDI conformance: {_outcomes['passed']} of {total} cases pass "
             f"({_outcomes['rebuilt']} of them with an input taken back from the expectation), "
             f"{_outcomes['failed']} fail, {_outcomes['skipped']} excluded (reasons above)"
         )
-    elif "DIBS_CONFORMANCE_DATA" not in os.environ:
-        terminalreporter.write_line("CDI conformance: not run, DIBS_CONFORMANCE_DATA is not set")
 
 
 @pytest.fixture

@@ -70,6 +70,8 @@ def test_yaml_output_is_yaml(folder: Path) -> None:
 
 def test_dirs_vendors_classes_and_specs(folder: Path) -> None:
     assert run(folder, "dirs").stdout.splitlines()[1].split() == [str(folder), "0", "2", "usable", "specs"]
+    assert run(folder / "none", "dirs").stdout.splitlines()[1].split() == [f"{folder}/none", "0", "missing"]
+    assert run(folder / "gpu.json", "dirs").stdout.splitlines()[1].split()[-1] == "unreadable"
     assert run(folder, "vendors").stdout.splitlines() == ["VENDOR    SPECS", "acme.com  2"]
     assert run(folder, "classes").stdout.splitlines() == ["CLASS  VENDORS", "gpu    acme.com", "nic    acme.com"]
     assert run(folder, "specs", "acme.com").stdout.splitlines()[1].split() == [

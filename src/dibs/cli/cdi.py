@@ -6,6 +6,7 @@ The verbs are those of the reference tool. Everything is read from the spec dire
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,7 +95,9 @@ def dirs(spec_dirs: list[str]) -> None:
     for priority, directory in enumerate(cache.spec_dirs):
         error = cache.dir_errors().get(directory)
         usable = [file for file in cache.specs() if file.priority == priority]
-        state = "unreadable" if error else _count(usable, "usable spec")
+        state = _count(usable, "usable spec") if os.path.isdir(directory) else "missing"
+        if error:
+            state = "unreadable"
         rows.append((directory, str(priority), state))
     _columns(("DIRECTORY", "PRIORITY", "STATE"), rows, "no spec directories")
     _hint_errors(cache)

@@ -31,6 +31,7 @@ class Model(msgspec.Struct, frozen=True):
     architecture: str
     compute: str = ""  # CUDA compute capability; empty where there is no such thing
     also: tuple[str, ...] = ()
+    pci: tuple[int, ...] = ()  # device ids, where the kernel driver tells no product name
 
     @property
     def memory(self) -> int:
@@ -82,21 +83,27 @@ MODELS: tuple[Model, ...] = (
     Model("V100-16GB", "Tesla V100-SXM2-16GB", "nvidia", 16384, 16, "Volta", "7.0", ("Tesla V100-PCIE-16GB",)),
     Model("V100-32GB", "Tesla V100-SXM2-32GB", "nvidia", 32768, 32, "Volta", "7.0", ("Tesla V100-PCIE-32GB",)),
     # Each of the two dies of an MI250X is a device of its own, with half of the 128 GB.
-    Model("MI250X", "AMD Instinct MI250X", "amd", 65520, 64, "CDNA2"),
-    Model("MI210", "AMD Instinct MI210", "amd", 65520, 64, "CDNA2"),
-    Model("MI300X", "AMD Instinct MI300X", "amd", 196592, 192, "CDNA3"),
-    Model("MI325X", "AMD Instinct MI325X", "amd", 262128, 256, "CDNA3"),
-    Model("MI355X", "AMD Instinct MI355X", "amd", 294896, 288, "CDNA4"),
-    Model("Radeon-PRO-W7900", "AMD Radeon PRO W7900", "amd", 49136, 48, "RDNA3"),
-    Model("Max-1550", "Intel Data Center GPU Max 1550", "intel", 131072, 128, "Xe-HPC"),
-    Model("Flex-170", "Intel Data Center GPU Flex 170", "intel", 14248, 16, "Xe-HPG"),
-    Model("Arc-B580", "Intel Arc B580 Graphics", "intel", 12216, 12, "Xe2-HPG"),
+    Model("MI250X", "AMD Instinct MI250X", "amd", 65520, 64, "CDNA2", pci=(0x740C, 0x7408)),
+    Model("MI210", "AMD Instinct MI210", "amd", 65520, 64, "CDNA2", pci=(0x740F,)),
+    Model("MI300X", "AMD Instinct MI300X", "amd", 196592, 192, "CDNA3", pci=(0x74A1,)),
+    Model("MI325X", "AMD Instinct MI325X", "amd", 262128, 256, "CDNA3", pci=(0x74A5,)),
+    Model("MI355X", "AMD Instinct MI355X", "amd", 294896, 288, "CDNA4", pci=(0x75A3,)),
+    Model("Radeon-PRO-W7900", "AMD Radeon PRO W7900", "amd", 49136, 48, "RDNA3", pci=(0x7448,)),
+    Model("Max-1550", "Intel Data Center GPU Max 1550", "intel", 131072, 128, "Xe-HPC", pci=(0x0BD5,)),
+    Model("Flex-170", "Intel Data Center GPU Flex 170", "intel", 14248, 16, "Xe-HPG", pci=(0x56C0,)),
+    Model("Arc-B580", "Intel Arc B580 Graphics", "intel", 12216, 12, "Xe2-HPG", pci=(0xE20B,)),
 )
 
 
 def find(name: str) -> Model | None:
     """The model of that short name or product name; case, spaces, hyphens and underscores do not count."""
     return _by_name().get(_squeeze(name))
+
+
+def find_pci(vendor_id: int, device_id: int) -> Model | None:
+    """The model with these PCI ids, for vendors whose kernel driver tells no product name."""
+    vendor = {0x1002: "amd", 0x8086: "intel"}.get(vendor_id)
+    return next((model for model in MODELS if model.vendor == vendor and device_id in model.pci), None)
 
 
 def close_matches(name: str) -> tuple[str, ...]:

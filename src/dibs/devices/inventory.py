@@ -3,18 +3,32 @@
 Everybody who needs devices calls `look`. It is asked often (each plan, each table), so it reads small files only and
 imports a source only when its turn comes. A source that cannot be read is a `SourceError` in the answer; it must never
 read as "no devices", and one broken source must not hide the others.
+
+CDI says how a device is attached, NVML and the PCI bus say what it is. A card that only NVML sees is attached by its
+nodes, without libraries: enough where the workload sees the host's own root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from dibs.devices.host import HOST, Roots
 from dibs.devices.model import Inventory, SourceError
 from dibs.errors import StateError
 from dibs.home import Home
 
+if TYPE_CHECKING:
+    from dibs.devices.nvml import Nvml
 
-def look(home: Home, *, started_by_dibs: Callable[[int], bool]) -> Inventory:
+
+def look(
+    home: Home,
+    *,
+    started_by_dibs: Callable[[int], bool],
+    roots: Roots = HOST,
+    spec_dirs: Iterable[str] | None = None,
+) -> Inventory:
     """What is there now. `started_by_dibs` tells which processes on a card are our own workloads."""
     from dibs.devices import simulated
 
@@ -26,9 +40,19 @@ def look(home: Home, *, started_by_dibs: Callable[[int], bool]) -> Inventory:
         return Inventory((), (broken,), simulated=True)
     if devices is not None:
         return Inventory(devices, simulated=True)
-    return _look_at_host(started_by_dibs)
+    return look_at_host(started_by_dibs, roots, spec_dirs)
 
 
-def _look_at_host(started_by_dibs: Callable[[int], bool]) -> Inventory:
-    del started_by_dibs
-    return Inventory((), (SourceError("host", "only simulated devices can be read so far"),))
+def look_at_host(
+    started_by_dibs: Callable[[int], bool],
+    roots: Roots = HOST,
+    spec_dirs: Iterable[str] | None = None,
+    library: Nvml | None = None,
+) -> Inventory:
+    """The real devices, whether or not a simulated world is on. `library` stands in for NVIDIA's."""
+    from dibs.devices import cdi_source, joining, nvml
+
+    specs = cdi_source.read(spec_dirs)
+    cards = nvml.read(started_by_dibs, roots, library)
+    devices, pci_errors = joining.join(specs.devices, cards, roots)
+    return Inventory(devices, (*specs.errors, *cards.errors, *pci_errors))

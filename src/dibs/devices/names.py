@@ -16,6 +16,7 @@ PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 SIMULATED = "sim.dibs/simulated"
+CDI_NAME = "dibs/cdiName"
 
 _LABEL_LENGTH = 63
 _ODD = re.compile(r"[^a-z0-9]+")

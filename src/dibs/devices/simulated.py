@@ -22,7 +22,7 @@ from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices import catalogue
 from dibs.devices.catalogue import Model
 from dibs.devices.model import Attachment, Attribute, Device, Health, UnitId
-from dibs.devices.names import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, SIMULATED, plain_index, pool_name, version
+from dibs.devices.names import CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, SIMULATED, plain_index, pool_name, version
 from dibs.errors import InvalidRequest, Problem, StateError
 from dibs.home import Home
 
@@ -187,6 +187,7 @@ def _card(model: Model, pool: str, index: int, shared: dict[str, Attribute], par
             PCIE_ROOT: f"pci{domain:04x}:{_ROOTS[place]}",
             PCI_BUS_ID: f"{domain:04x}:{_BUSES[place]}:00.0",
             NUMA_NODE: place // 4,
+            CDI_NAME: cdi_name,
         },
         capacity={"memory": model.memory},
         units=tuple([UnitId(f"{card_id}#{part}") for part in range(parts)]) if parts else (),
@@ -204,6 +205,7 @@ def _part(card: Device, part: int, parts: int) -> Device:
     uuid = _uuid("MIG", f"{card.pool}/{spelled}")
     attributes = {**card.attributes, "type": "mig", "uuid": uuid, "parentUUID": card.uuid}
     attributes["parentIndex"] = attributes.pop("index")
+    attributes[CDI_NAME] = f"sim.dibs/gpu={spelled}"
     nodes = (*card.attachment.edits.device_nodes, _node(f"/dev/simgpu{card.index}p{part}"))
     return Device(
         driver=card.driver,

@@ -1,0 +1,44 @@
+"""`dibs doctor`: every check with its verdict, why, and the command that mends it."""
+
+from __future__ import annotations
+
+import click
+
+from dibs.cli.output import output_option, paint, show, show_data
+
+_MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red"), "skip": ("skip", "dim")}
+
+
+@click.command()
+@output_option(wide=False)
+def doctor(output: str) -> int:
+    """Examine this host: kernel, sandbox runtime, limits, ledger, CDI specs, drivers, devices.
+
+    The exit code is 1 if a check failed; warnings do not fail.
+
+    \b
+    Examples:
+      dibs doctor
+      dibs doctor -o json
+    """
+    from dibs.doctor import examine
+    from dibs.home import find_home
+
+    findings = examine(find_home())
+    failed = sum(finding.verdict == "fail" for finding in findings)
+    if output != "table":
+        show_data({"failed": failed, "findings": findings}, output)
+        return 1 if failed else 0
+    width = max(len(finding.id) for finding in findings)
+    lines = []
+    for finding in findings:
+        mark, colour = _MARKS[finding.verdict]
+        lines.append(f"{paint(mark.ljust(4), colour)}  {finding.id.ljust(width)}  {finding.title}")
+        if finding.why and finding.verdict != "ok":
+            lines.append(f"      {' ' * width}  {finding.why}")
+        if finding.fix and finding.verdict not in ("ok", "skip"):
+            lines.append(f"      {' ' * width}  {paint('→', 'green')} {finding.fix}")
+    warned = sum(finding.verdict == "warn" for finding in findings)
+    lines += ["", f"{len(findings)} checks: {failed} failed, {warned} warnings"]
+    show(lines)
+    return 1 if failed else 0

@@ -1,0 +1,102 @@
+"""`dibs explain`: the plan, or every reason why not, with nothing created."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dibs.cli.options import read_spec, resource_options, workload_options
+from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
+
+if TYPE_CHECKING:
+    from dibs.plan.explanation import BackendExplanation, Explanation, WishExplanation
+
+_COLOURS = {
+    "chosen": "green", "free": "", "busy": "yellow", "external": "yellow", "queued": "yellow", "unhealthy": "red",
+    "cannot": "red", "taken": "", "no match": "dim",
+}  # fmt: skip
+_MOST_ROWS = 40  # of one wish in a table; -o json has them all
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@resource_options
+@workload_options
+@output_option(wide=False)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def explain(command: tuple[str, ...], output: str, **values: Any) -> int:
+    """What would happen to a request, on each backend and to each device, and why. Nothing is created.
+
+    The exit code is 0 if it would be delivered now, else that of the refusal.
+
+    \b
+    Examples:
+      dibs explain --gpu 2
+      dibs explain --gpu H100:80Gi.. --memory 4Gi
+      dibs explain --gpu nvidia:H100,A100:80GB..:2 -o yaml
+    """
+    from dibs.workloads.service import Workloads
+
+    spec = read_spec(values, command)
+    with Workloads() as service:
+        explanation = service.explain(spec)
+    if output in ("json", "yaml"):
+        show_data(explanation, output)
+    else:
+        show(explanation_lines(explanation))
+    if any(backend.ok for backend in explanation.backends):
+        return 0
+    return _exit_code(explanation.backends[0])
+
+
+def _exit_code(backend: BackendExplanation) -> int:
+    codes = {
+        "NO_MATCHING_DEVICE": 82, "DEVICE_NOT_FOUND": 89, "DEVICE_AMBIGUOUS": 80, "DEVICES_UNHEALTHY": 84,
+        "DEVICES_BUSY": 83, "BACKEND_UNAVAILABLE": 86,
+    }  # fmt: skip
+    return codes.get(backend.problems[0].code, 81) if backend.problems else 81
+
+
+def explanation_lines(explanation: Explanation) -> list[str]:
+    lines = [simulated_banner(), ""] if explanation.simulated else []
+    lines.append(f"asked     {explanation.asked['flags']}")
+    for backend in explanation.backends:
+        lines += ["", *_backend_lines(backend)]
+    lines += [paint(f"cannot be read: {error}", "red") for error in explanation.source_errors]
+    if explanation.queue_length:
+        lines += ["", f"{explanation.queue_length} waiting in front; who came first is served first"]
+    return lines
+
+
+def _backend_lines(backend: BackendExplanation) -> list[str]:
+    if backend.ok:
+        got = ", ".join(device.rpartition("/")[2] for device in backend.devices) or "no devices"
+        lines = [f"{backend.backend:<9} {paint('would be delivered', 'green')}: {got}"]
+    elif backend.waits_for:
+        lines = [f"{backend.backend:<9} {paint('would wait', 'yellow')} (with --wait), else be refused"]
+    else:
+        lines = [f"{backend.backend:<9} {paint('would be refused', 'red')}"]
+    for problem in backend.problems:
+        subject = f'{problem.field} "{problem.value}": ' if problem.value else ""
+        lines.append(f"          {subject}{problem.reason}  {paint(f'[{problem.code}]', 'dim')}")
+        if problem.remedy:
+            lines.append(f"          {paint('→', 'green')} {problem.remedy}")
+    for wish in backend.wishes:
+        lines += ["", *_wish_lines(wish)]
+    return lines
+
+
+def _wish_lines(wish: WishExplanation) -> list[str]:
+    wanted = "all" if wish.wanted is None else str(wish.wanted)
+    order = {"chosen": 0, "free": 1, "busy": 2, "external": 2, "queued": 2, "unhealthy": 3, "cannot": 4, "taken": 5}
+    verdicts = sorted(wish.verdicts, key=lambda v: (order.get(v.fate.value, 9), v.miss))
+    rows: list[list[Cell]] = [
+        [v.device.rpartition("/")[2], (v.fate.value, _COLOURS[v.fate.value]), v.reason] for v in verdicts[:_MOST_ROWS]
+    ]
+    title = f"{wish.wish}: {wanted} wanted of {len(wish.verdicts)}"
+    more = len(verdicts) - _MOST_ROWS
+    return [
+        title,
+        *table(["GPU", "VERDICT", "WHY"], rows),
+        *([f"… and {more} more; -o json has all"] if more > 0 else []),
+    ]

@@ -1,0 +1,167 @@
+"""`dibs gpus`: what is there and who holds it; and the simulated world."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
+
+if TYPE_CHECKING:
+    from dibs.devices.model import Inventory
+    from dibs.workloads.service import DeviceState, Workloads
+
+_COLOURS = {"free": "green", "held": "yellow", "external": "yellow", "unhealthy": "red", "unusable": "red"}
+
+
+@click.group(invoke_without_command=True)
+@output_option()
+@click.option("--watch", is_flag=True, help="Draw it anew every second, until Ctrl-C.")
+@click.pass_context
+def gpus(ctx: click.Context, output: str, watch: bool) -> None:
+    """The GPUs of this host: model, memory, health, who holds each and since when.
+
+    \b
+    Examples:
+      dibs gpus
+      dibs gpus -o wide
+      dibs gpus --watch
+      dibs gpus simulate 8 --model H100
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from dibs.workloads.service import Workloads
+
+    if not watch:
+        with Workloads() as service:
+            _print(service, output)
+        return
+    while True:
+        with Workloads() as service:
+            click.clear()
+            _print(service, output)
+            click.echo(paint(f"\n{time.strftime('%H:%M:%S')}  Ctrl-C ends this", "dim"))
+        time.sleep(1)
+
+
+def _print(service: Workloads, output: str) -> None:
+    inventory, states = service.devices()
+    if output in ("json", "yaml"):
+        show_data(_data(inventory, states), output)
+        return
+    show(gpu_lines(inventory, states, wide=output == "wide"))
+    waiting = len(service.queue())
+    if waiting:
+        click.echo(f"\n{waiting} waiting; `dibs leases` shows the queue")
+
+
+def _data(inventory: Inventory, states: list[DeviceState]) -> dict[str, Any]:
+    return {
+        "simulated": inventory.simulated,
+        "devices": [
+            {
+                "id": s.device.id,
+                "name": s.device.attachment.cdi_name if s.device.attachment else "",
+                "index": s.device.index,
+                "model": s.device.model,
+                "vendor": s.device.vendor,
+                "uuid": s.device.uuid,
+                "memory": s.device.memory,
+                "state": s.state,
+                "health": s.device.health,
+                "holder": s.holder,
+                "used_by": s.device.used_by,
+                "parent": s.device.parent,
+                "attributes": {
+                    key: getattr(value, "text", value) for key, value in sorted(s.device.attributes.items())
+                },
+                "simulated": s.device.simulated,
+                "source": s.device.source,
+                "note": s.note,
+            }
+            for s in states
+        ],
+        "errors": list(inventory.errors),
+    }
+
+
+def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool) -> list[str]:
+    from dibs.quantity import human_bytes
+    from dibs.request.durations import show_duration
+
+    lines = [simulated_banner(), ""] if inventory.simulated else []
+    now = time.time()
+    rows: list[list[Cell]] = []
+    for s in states:
+        holder = f"{s.holder.sandbox_name} ({s.holder.username})" if s.holder else s.note
+        since = show_duration(now - s.holder.since) if s.holder else ""
+        memory = human_bytes(s.device.memory) if s.device.memory else "?"
+        row: list[Cell] = [
+            s.device.name,
+            s.device.model or "?",
+            memory,
+            (s.state, _COLOURS.get(s.state, "")),
+            holder,
+            since,
+        ]
+        if wide:
+            name = s.device.attachment.cdi_name if s.device.attachment else "–"
+            numa = s.device.attributes.get("resource.kubernetes.io/numaNode", "")
+            bus = s.device.attributes.get("resource.kubernetes.io/pciBusID", "")
+            row += [name, s.device.uuid or "–", str(numa), str(bus), s.device.source]
+        rows.append(row)
+    if rows:
+        headers = ["GPU", "MODEL", "MEMORY", "STATE", "HOLDER", "SINCE"]
+        headers += ["NAME", "UUID", "NUMA", "PCI", "SOURCE"] if wide else []
+        lines += table(headers, rows, right=frozenset({"MEMORY", "SINCE", "NUMA"}))
+        if not wide:
+            free = sum(s.state == "free" for s in states)
+            whole = sum(s.device.parent is None for s in states)
+            cards = f"{whole} GPUs" if whole == len(states) else f"{whole} GPUs and {len(states) - whole} parts of them"
+            lines += ["", f"{cards}, {free} free"]
+    elif not inventory.errors:
+        lines += ["no GPU was found on this host", "→ see why: dibs doctor", "→ try without: dibs gpus simulate 8"]
+    for error in inventory.errors:
+        lines.append(paint(f"{error.source} cannot be read: {error.reason}", "red"))
+        if error.remedy:
+            lines.append(f"→ {error.remedy}")
+    return lines
+
+
+@gpus.command()
+@click.argument("world", metavar="N|MODEL:N,...|off")
+@click.option("--model", help="The model, as in H100. Default: H100.")
+@click.option("--partitions", type=int, metavar="N", help="Each card can also be given in N equal parts.")
+@click.option("--unhealthy", metavar="I,J", help="These cards (by index) are broken.")
+@output_option(wide=False)
+def simulate(world: str, model: str | None, partitions: int | None, unhealthy: str | None, output: str) -> None:
+    """Switch a world of simulated GPUs on, or off.
+
+    While it is on, real GPUs are not offered, and every table, plan and receipt says "simulated". The device nodes
+    in a sandbox are stand-ins (/dev/simgpu0 …) that behave as /dev/null. It stays on until you switch it off.
+
+    \b
+    Examples:
+      dibs gpus simulate 8 --model H100
+      dibs gpus simulate H100:4,A100-80GB:2,L4:2
+      dibs gpus simulate 2 --model A100-80GB --partitions 7
+      dibs gpus simulate 8 --unhealthy 3,5
+      dibs gpus simulate off
+    """
+    from dibs.devices import simulated
+    from dibs.home import find_home
+    from dibs.workloads.service import Workloads
+
+    home = find_home()
+    if world == "off":
+        was_on = simulated.off(home)
+        if output == "table":
+            click.echo("simulated GPUs are off; `dibs gpus` shows real ones" if was_on else "no simulated GPUs were on")
+        else:
+            show_data({"simulated": False, "was_on": was_on}, output)
+        return
+    simulated.simulate(home, simulated.parse_world(world, model=model, partitions=partitions, unhealthy=unhealthy))
+    with Workloads(home) as service:
+        _print(service, output)

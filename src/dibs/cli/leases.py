@@ -1,0 +1,68 @@
+"""`dibs leases`: what is held, by whom, and who waits."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dibs.cli.output import Cell, output_option, show, show_data, table
+
+_COLOURS = {"attached": "green", "reserved": "yellow", "draining": "yellow", "free": "dim"}
+
+
+@click.command()
+@output_option()
+@click.option("-a", "--all", "everything", is_flag=True, help="Also the leases that have ended.")
+def leases(output: str, everything: bool) -> None:
+    """The leases: which devices are held, by which sandbox, since when; and the queue.
+
+    \b
+    Examples:
+      dibs leases
+      dibs leases --all -o json
+    """
+    import msgspec
+
+    from dibs.request.durations import show_duration
+    from dibs.request.model import Request
+    from dibs.workloads.service import Workloads
+
+    with Workloads() as service:
+        found = service.leases(all=everything)
+        queue = service.queue()
+    requests = {ticket.id: msgspec.json.decode(ticket.request, type=Request) for ticket in queue}
+    now = time.time()
+    if output in ("json", "yaml"):
+        waiting = [
+            {
+                "ticket": ticket.id,
+                "place": place,
+                "user": ticket.username,
+                "request": requests[ticket.id].short(),
+                "since": ticket.created_at,
+            }
+            for place, ticket in enumerate(queue, start=1)
+        ]
+        show_data({"leases": found, "queue": waiting}, output)
+        return
+    rows: list[list[Cell]] = [
+        [
+            lease.id,
+            (lease.state, _COLOURS[lease.state]),
+            ", ".join(device.id.rpartition("/")[2] for device in lease.devices),
+            lease.sandbox_name,
+            lease.username,
+            show_duration(now - lease.created_at),
+            *([", ".join(device.uuid for device in lease.devices)] if output == "wide" else []),
+        ]
+        for lease in found
+    ]
+    headers = ["LEASE", "STATE", "DEVICES", "SANDBOX", "USER", "AGE", *(["UUIDS"] if output == "wide" else [])]
+    show(table(headers, rows, right=frozenset({"AGE"})) if rows else ["nothing is held"])
+    if queue:
+        waiting_rows = [
+            [str(place), ticket.username, requests[ticket.id].flags(), show_duration(now - ticket.created_at)]
+            for place, ticket in enumerate(queue, start=1)
+        ]
+        show(["", *table(["PLACE", "USER", "WAITS FOR", "SINCE"], waiting_rows, right=frozenset({"PLACE", "SINCE"}))])

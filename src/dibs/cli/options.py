@@ -1,0 +1,134 @@
+"""The options that describe a sandbox, shared by `run`, `sandbox create` and `explain`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from dibs.errors import InvalidRequest, Problem
+from dibs.request.spec import SandboxSpec, parse_spec
+
+_RESOURCES = (
+    click.option(
+        "--gpu", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[WISH]",
+        help="GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
+    ),
+    click.option("--device", multiple=True, metavar="NAME", help="An exact device: nvidia.com/gpu=0, a UUID or an id."),
+    click.option("--cpu", metavar="N", help="Processors at most: 2, 0.5, 500m."),
+    click.option("--memory", metavar="SIZE", help="Memory at most: 4Gi, 512Mi."),
+    click.option("--pids", metavar="N", help="Processes at most."),
+    click.option("--allow-busy", is_flag=True, help="Also take GPUs that processes outside dibs use."),
+    click.option("--backend", metavar="NAME", help="Where to run: auto, local. Default: auto."),
+)  # fmt: skip
+_WORKLOAD = (
+    click.option("--name", help="A name for it; else it gets an id."),
+    click.option("-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable; alone: with your own value."),
+    click.option("--clean-env", is_flag=True, help="Start from an empty environment, not from yours."),
+    click.option("-w", "--workdir", metavar="DIR", help="Where it runs, writable. Default: here."),
+    click.option("--root", metavar="DIR|TAR", help="Another root file system. Default: this host's."),
+    click.option("--network", metavar="host|none", help="Default: host."),
+    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:rw]", help="A folder or file of the host."),
+    click.option("--ttl", metavar="TIME", help="End it after this time: 90s, 10m, 2h."),
+    click.option("--grace", metavar="TIME", help="Between asking it to stop and killing it. Default: 10s."),
+    click.option(
+        "--wait", is_flag=False, flag_value="366d", metavar="[TIME]",
+        help="Queue if the GPUs are held, for at most this long. Alone: as long as it takes.",
+    ),
+    click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A note to find it by."),
+    click.option(
+        "-f", "--file", type=click.Path(dir_okay=False), help="Read the request from YAML or JSON; options add to it."
+    ),
+)  # fmt: skip
+
+
+def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_RESOURCES):
+        function = option(function)
+    return function
+
+
+def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_WORKLOAD):
+        function = option(function)
+    return function
+
+
+def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any) -> SandboxSpec:
+    """The sandbox that the options describe. All problems are reported together."""
+    mapping: dict[str, Any] = _from_file(values["file"]) if values.get("file") else {}
+    problems: list[Problem] = []
+    if values.get("gpu"):
+        mapping["gpu"] = list(values["gpu"]) if len(values["gpu"]) > 1 else values["gpu"][0]
+    if values.get("device"):
+        mapping["device"] = list(values["device"])
+    for key in ("cpu", "memory", "pids", "backend", "name", "network", "ttl", "grace", "wait"):
+        if values.get(key) is not None:
+            mapping[key] = values[key]
+    if values.get("allow_busy"):
+        mapping["allow_busy"] = True
+    for key in ("workdir", "root"):
+        if values.get(key) is not None:
+            mapping[key] = values[key] if values[key] == "host" else os.path.abspath(values[key])
+    if values.get("env"):
+        mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
+    if values.get("mounts"):
+        mapping["mounts"] = [_absolute(mount) for mount in values["mounts"]]
+    if values.get("labels"):
+        pairs = [label.partition("=") for label in values["labels"]]
+        mapping["labels"] = {**_mapping(mapping.get("labels")), **{name: value for name, _, value in pairs}}
+    if command:
+        mapping["command"] = list(command)
+    mapping |= {key: value for key, value in extra.items() if value}
+    try:
+        spec = parse_spec(mapping)
+    except InvalidRequest as error:
+        raise InvalidRequest([*error.problems, *problems]) from None
+    if problems:
+        raise InvalidRequest(problems)
+    return spec
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _variables(words: tuple[str, ...], problems: list[Problem]) -> dict[str, str]:
+    result = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            result[name] = value
+        elif name in os.environ:
+            result[name] = os.environ[name]
+        else:
+            remedy = f"write {name}=VALUE"
+            problems.append(Problem("ENV_INVALID", "env", name, "your environment has no such variable", remedy))
+    return result
+
+
+def _absolute(mount: str) -> str:
+    source, colon, rest = mount.partition(":")
+    return f"{os.path.abspath(source)}{colon}{rest}" if source else mount
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with open(path, "rb") as file:
+            data = yaml.safe_load(file.read(1 << 20))
+    except OSError as error:
+        reason = f"it cannot be read: {error.strerror}"
+        raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        reason = f"it is neither YAML nor JSON: {str(error).splitlines()[0]}"
+        raise InvalidRequest(
+            reason, field="file", value=path, code="FILE_INVALID", remedy="see docs/requests.md"
+        ) from error
+    if not isinstance(data, dict):
+        reason = "a request is a mapping, as in `gpu: 2`"
+        raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="see docs/requests.md")
+    return data

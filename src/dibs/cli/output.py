@@ -1,0 +1,131 @@
+"""What a person sees: tables, colours, data formats, errors. Every verb prints through here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, TypeVar
+
+import click
+
+from dibs.errors import DibsError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
+_GAP = "  "
+
+
+def output_option(*, wide: bool = True) -> Callable[[F], F]:
+    """`-o table|wide|json|yaml`, the same for every verb."""
+    choices = ["table", "wide", "json", "yaml"] if wide else ["table", "json", "yaml"]
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices),
+        default="table",
+        show_default=True,
+        help="How to print the answer.",
+    )
+
+
+def coloured(stream: IO[str]) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: IO[str] | None = None) -> str:
+    """Text in a colour, if the stream is a terminal that wants colours."""
+    if not colour or not coloured(stream or sys.stdout):
+        return text
+    return f"\033[{_COLOURS[colour]}m{text}\033[0m"
+
+
+def terminal_width() -> int:
+    """The columns that a table may take: the terminal's; plenty where the output goes to a file."""
+    if "COLUMNS" in os.environ or sys.stdout.isatty():
+        return shutil.get_terminal_size((100, 24)).columns
+    return 10_000
+
+
+Cell = str | tuple[str, str]  # text, or text with a colour
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: frozenset[str] = frozenset()) -> list[str]:
+    """Aligned columns. If they are wider than the terminal, the widest text columns give way, with an ellipsis."""
+    body = [[cell if isinstance(cell, tuple) else (cell, "") for cell in row] for row in rows]
+    widths = [len(header) for header in headers]
+    for row in body:
+        for column, (text, _) in enumerate(row):
+            widths[column] = max(widths[column], len(text))
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - terminal_width()
+    while excess > 0:
+        widest = max(range(len(widths)), key=lambda column: widths[column])
+        if widths[widest] <= 12:
+            break  # narrower than this nobody can read it: let the terminal wrap
+        cut = min(excess, max(1, widths[widest] - 12), max(1, (widths[widest] - sorted(widths)[-2]) or 1))
+        widths[widest] -= cut
+        excess -= cut
+    lines = [paint(_GAP.join(_fit(h, w, h in right) for h, w in zip(headers, widths, strict=True)).rstrip(), "bold")]
+    for row in body:
+        cells = [
+            paint(_fit(text, width, header in right), colour)
+            for (text, colour), width, header in zip(row, widths, headers, strict=True)
+        ]
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def _fit(text: str, width: int, right: bool) -> str:
+    if len(text) > width:
+        text = text[: width - 1] + "…"
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def show(lines: Iterable[str]) -> None:
+    sys.stdout.write("".join(line + "\n" for line in lines))
+
+
+def show_data(value: Any, form: str) -> None:
+    """The answer as data. Fields that are unset are left out; nothing else is."""
+    sys.stdout.write(as_text(value, form))
+
+
+def as_text(value: Any, form: str) -> str:
+    import msgspec
+
+    plain = msgspec.to_builtins(value)
+    if form == "yaml":
+        import yaml
+
+        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+        return text
+    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+
+
+def say(text: str) -> None:
+    """A remark beside the output: to stderr, so that it never mixes with a program's own output."""
+    click.echo(text, err=True)
+
+
+def fail(error: DibsError, form: str = "table") -> None:
+    """A refusal or failure, with what to do next. To stderr, in the format that was asked for."""
+    if form in ("json", "yaml"):
+        data = {"error": type(error).__name__, "retryable": error.retryable, "problems": error.problems}
+        sys.stderr.write(as_text(data, form))
+        return
+    for problem in error.problems:
+        subject = f'{problem.field} "{_one_line(problem.value)}"' if problem.value else problem.field
+        head = paint("dibs:", "red", sys.stderr)
+        middle = f" {subject}:" if subject else ""
+        say(f"{head}{middle} {problem.reason}  {paint(f'[{problem.code}]', 'dim', sys.stderr)}")
+        if problem.remedy:
+            say(f"      {paint('→', 'green', sys.stderr)} {problem.remedy}")
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:200])
+
+
+def simulated_banner() -> str:
+    return paint("simulated GPUs: not hardware; `dibs gpus simulate off` ends it", "yellow")

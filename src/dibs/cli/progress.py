@@ -1,0 +1,41 @@
+"""What a person sees while dibs waits. To stderr, never mixed with a program's output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from dibs.cli.output import say
+
+if TYPE_CHECKING:
+    from dibs.workloads.waiting import WaitNews
+
+
+class Progress:
+    """One line on the terminal that says what is waited for; one line per change where there is no terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live = sys.stderr.isatty()
+        self._last = ""
+
+    def waiting(self, news: WaitNews) -> None:
+        from dibs.request.durations import show_duration
+
+        if self._quiet:
+            return
+        text = f"dibs: number {news.place} of {news.length} in the queue; {news.waits_for}"
+        if self._live:
+            line = f"{text} (waited {show_duration(news.waited)})"
+            width = os.get_terminal_size(2).columns
+            sys.stderr.write("\r\033[K" + (line if len(line) < width else line[: width - 2] + "…"))
+            sys.stderr.flush()
+        elif text != self._last:
+            say(text)
+        self._last = text
+
+    def done(self) -> None:
+        if self._live and self._last:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

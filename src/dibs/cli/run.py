@@ -1,0 +1,95 @@
+"""`dibs run`: a command with GPUs, in the foreground or detached."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from dibs.cli.options import read_spec, resource_options, workload_options
+from dibs.cli.output import say
+from dibs.errors import InvalidRequest, NoMatch, Problem
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@resource_options
+@workload_options
+@click.option("-d", "--detach", is_flag=True, help="Print its id and leave it running.")
+@click.option("-t", "--tty/--no-tty", default=None, help="With a terminal. Default: if you have one.")
+@click.option("-q", "--quiet", is_flag=True, help="No remarks, only the command's own output.")
+@click.option(
+    "--receipt", "with_receipt", is_flag=True, help="Print the receipt to stderr before the command's output."
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    command: tuple[str, ...], detach: bool, tty: bool | None, quiet: bool, with_receipt: bool, **values: Any
+) -> int:
+    """Run COMMAND with GPUs that nobody else can take meanwhile.
+
+    The command sees exactly the GPUs that were leased for it, and no others. It runs on this host's own file system,
+    read-only but for a private layer, with the working directory writable. Its exit code is passed on; when it ends,
+    however it ends, the GPUs are free again.
+
+    \b
+    Examples:
+      dibs run --gpu -- python train.py
+      dibs run --gpu H100:2 --memory 64Gi --wait 1h -- ./train.sh
+      dibs run --gpu nvidia:H100,A100:80GB.. -- nvidia-smi -L
+      dibs run --device nvidia.com/gpu=0 --detach --ttl 8h -- jupyter lab
+    """
+    from dibs.cli.progress import Progress
+    from dibs.cli.terminal import converse, is_terminal
+    from dibs.workloads.service import Workloads
+
+    if not command and not values.get("file"):
+        problem = Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --")
+        raise InvalidRequest(problem)
+    use_tty = (is_terminal() if tty is None else tty) and not detach
+    spec = read_spec(values, command, tty=use_tty, interactive=not detach)
+    if not spec.command:
+        raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
+    with Workloads() as service:
+        progress = Progress(quiet)
+        try:
+            row = service.create(
+                spec,
+                base_env={} if values["clean_env"] else os.environ,
+                foreground=not detach,
+                on_wait=progress.waiting,
+                on_note=None if quiet else lambda note: say(f"dibs: {note}"),
+            )
+        except NoMatch as error:
+            raise _with_hint(error, values) from None
+        finally:
+            progress.done()
+        if with_receipt:
+            from dibs.cli.receipt import receipt_lines
+
+            say("\n".join(receipt_lines(service.receipt(row.id))))
+        if detach:
+            click.echo(row.name)
+            return 0
+        session = service.attach(row.id)
+        try:
+            result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9))
+        finally:
+            session.close()
+        service.settle(row.id)
+        if not quiet and result.reason not in ("exited", "signalled"):
+            from dibs.workloads.reconcile import describe
+
+            say(f"dibs: {describe(result)}")
+        return result.code
+
+
+def _with_hint(error: NoMatch, values: dict[str, Any]) -> NoMatch:
+    """`dibs run --gpu python train.py`: the optional value has eaten the command."""
+    import shutil
+
+    eaten = next((word for word in values["gpu"] if word.isidentifier() and shutil.which(word)), None)
+    if eaten is None:
+        return error
+    reason = f"{eaten!r} was read as a model of GPU"
+    hint = Problem("GPU_MODEL_INVALID", "gpu", eaten, reason, f"to run it, write: --gpu -- {eaten} …")
+    return NoMatch([hint, *error.problems])

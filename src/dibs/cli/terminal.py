@@ -1,0 +1,110 @@
+"""Between the user's terminal and a process in a sandbox: bytes both ways, signals, the window's size, the exit."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from dibs.backends.port import Exit, Output, Session
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_IMPATIENT = 3  # Ctrl-C so many times means: now
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def converse(session: Session, *, tty: bool, stdin: bool, kill: Callable[[], None]) -> Exit:
+    """Until the process has ended. `kill` is called when the user has lost patience."""
+    source = _stdin_fd() if stdin else None
+    with _forwarding(session, kill), _raw_mode(tty):
+        if tty:
+            _resize(session)
+        if source is None:
+            session.end_of_input()
+        while True:
+            waiting = [session.fileno()] if source is None else [session.fileno(), source]
+            ready, _, _ = select.select(waiting, [], [])
+            if source is not None and source in ready:
+                data = os.read(source, 65536)
+                if data:
+                    session.send(data)
+                else:
+                    session.end_of_input()
+                    source = None
+            if session.fileno() in ready:
+                for item in session.receive(0):
+                    if isinstance(item, Exit):
+                        return item
+                    write(item)
+
+
+def write(item: Output) -> None:
+    """All of it, to where it belongs. What the user's own stdout cannot take is an error of the pipe, as anywhere."""
+    fd = 1 if item.stream == "stdout" else 2
+    view = memoryview(item.data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _stdin_fd() -> int | None:
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, ValueError, OSError):
+        return None  # started without a stdin
+
+
+@contextmanager
+def _forwarding(session: Session, kill: Callable[[], None]) -> Iterator[None]:
+    interrupts = 0
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupts
+        if number == signal.SIGINT:
+            interrupts += 1
+            if interrupts >= _IMPATIENT:
+                kill()
+                return
+        session.signal(number)
+
+    def resized(_number: int, _frame: FrameType | None) -> None:
+        _resize(session)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    before[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, resized)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _resize(session: Session) -> None:
+    try:
+        size = os.get_terminal_size(0)
+    except OSError:
+        return  # stdin is no terminal any more; the size stays as it was
+    session.resize(size.lines, size.columns)
+
+
+@contextmanager
+def _raw_mode(tty: bool) -> Iterator[None]:
+    """The terminal passes every key on; it is as before afterwards, however this ends."""
+    if not tty:
+        yield
+        return
+    import termios
+    import tty as terminal
+
+    before = termios.tcgetattr(0)
+    terminal.setraw(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -1,1 +1,90 @@
-"""dibs: ask for accelerators once; get them, or be told exactly why not."""
+"""dibs: ask for accelerators once; get them, with a receipt, or be told exactly why not.
+
+    import dibs
+
+    result = dibs.run(["python", "train.py"], gpu="H100:2", wait="10m")
+    print(result.code, result.text, result.receipt.devices)
+
+    with dibs.Sandbox(gpu=1, memory="16Gi") as box:
+        print(box.run("ls /dev").text)
+
+Every error is a `dibs.DibsError` with a list of problems: code, field, value, reason, remedy. The names below are the
+public interface; everything is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dibs._version import __version__
+    from dibs.errors import (
+        BackendUnavailable,
+        Busy,
+        CommandFailed,
+        Conflict,
+        DeliveryMismatch,
+        DibsError,
+        Internal,
+        InvalidRequest,
+        NoMatch,
+        NotFound,
+        Problem,
+        QuotaExceeded,
+        StateError,
+        Timeout,
+        Unhealthy,
+        Unsupported,
+    )
+    from dibs.sdk.aio import AsyncSandbox, run_async
+    from dibs.sdk.sandbox import Result, Sandbox, explain, gpus, run
+
+_HOMES = {
+    "__version__": "dibs._version",
+    "AsyncSandbox": "dibs.sdk.aio",
+    "run_async": "dibs.sdk.aio",
+    "Result": "dibs.sdk.sandbox",
+    "Sandbox": "dibs.sdk.sandbox",
+    "explain": "dibs.sdk.sandbox",
+    "gpus": "dibs.sdk.sandbox",
+    "run": "dibs.sdk.sandbox",
+}
+
+__all__ = [
+    "AsyncSandbox",
+    "BackendUnavailable",
+    "Busy",
+    "CommandFailed",
+    "Conflict",
+    "DeliveryMismatch",
+    "DibsError",
+    "Internal",
+    "InvalidRequest",
+    "NoMatch",
+    "NotFound",
+    "Problem",
+    "QuotaExceeded",
+    "Result",
+    "Sandbox",
+    "StateError",
+    "Timeout",
+    "Unhealthy",
+    "Unsupported",
+    "__version__",
+    "explain",
+    "gpus",
+    "run",
+    "run_async",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dibs' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES.get(name, "dibs.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -34,8 +34,8 @@ def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[s
         return f"not a GPU but {device.attributes['type']}", 9.0
     if wish.vendor and device.vendor != wish.vendor:
         return f"made by {device.vendor}, not {wish.vendor}", 5.0
-    name = f"{device.vendor} {device.model}".lower()
-    if wish.models and not any(_pattern(model).search(name) for model in wish.models):
+    product = str(device.attributes.get("productName", device.model)).lower()
+    if wish.models and not any(_pattern(model).search(product) for model in wish.models):
         wanted = " or ".join(wish.models)
         return (f"{device.model} is not {wanted}" if device.model else f"its model is unknown, not {wanted}"), 3.0
     memory = wish.memory

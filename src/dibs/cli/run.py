@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dibs.cli.options import read_spec, resource_options, workload_options
 from dibs.cli.output import say
 from dibs.errors import InvalidRequest, NoMatch, Problem
+
+if TYPE_CHECKING:
+    from dibs.backends.port import Session
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -52,13 +55,13 @@ def run(
     with Workloads() as service:
         progress = Progress(quiet)
         try:
-            row = service.create(
-                spec,
-                base_env={} if values["clean_env"] else os.environ,
-                foreground=not detach,
-                on_wait=progress.waiting,
-                on_note=None if quiet else lambda note: say(f"dibs: {note}"),
-            )
+            session: Session | None = None
+            base_env = {} if values["clean_env"] else os.environ
+            remark = None if quiet else lambda note: say(f"dibs: {note}")
+            if detach:
+                row = service.create(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
+            else:
+                row, session = service.launch(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
         except NoMatch as error:
             raise _with_hint(error, values) from None
         finally:
@@ -67,10 +70,9 @@ def run(
             from dibs.cli.receipt import receipt_lines
 
             say("\n".join(receipt_lines(service.receipt(row.id))))
-        if detach:
+        if session is None:
             click.echo(row.name)
             return 0
-        session = service.attach(row.id)
         try:
             result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9))
         finally:

@@ -65,8 +65,7 @@ def run(
     """
     spec = _read(request, command=words(command), interactive=bool(input))
     with Workloads(home) as service:
-        row = service.create(spec, base_env=os.environ if inherit_env else {}, foreground=True)
-        session = service.attach(row.id)
+        row, session = service.launch(spec, base_env=os.environ if inherit_env else {})
         try:
             out, err, end = collect(session, input)
         finally:

@@ -153,18 +153,41 @@ class Workloads:
         spec: SandboxSpec,
         *,
         base_env: Mapping[str, str] | None = None,
-        foreground: bool = False,
         on_wait: Callable[[WaitNews], None] | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> SandboxRow:
         """A running sandbox with everything that was asked for, or a DibsError and nothing changed."""
+        sandbox_id, _ = self._make(spec, base_env or {}, False, on_wait, on_note)
+        return self.sandbox(sandbox_id)
+
+    def launch(
+        self,
+        spec: SandboxSpec,
+        *,
+        base_env: Mapping[str, str] | None = None,
+        on_wait: Callable[[WaitNews], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
+    ) -> tuple[SandboxRow, Session]:
+        """As `create`, for the foreground: attached before the command starts, and ended when we go away."""
+        sandbox_id, session = self._make(spec, base_env or {}, True, on_wait, on_note)
+        assert session is not None  # foreground
+        return self.sandbox(sandbox_id), session
+
+    def _make(
+        self,
+        spec: SandboxSpec,
+        base_env: Mapping[str, str],
+        foreground: bool,
+        on_wait: Callable[[WaitNews], None] | None,
+        on_note: Callable[[str], None] | None,
+    ) -> tuple[SandboxId, Session | None]:
         backend = usable_backends(spec, self.registry)[0]
         sandbox_id = SandboxId(new_id("sb"))
-        prepared = self._reserve(spec, backend, sandbox_id, base_env or {}, foreground, on_wait)
+        prepared = self._reserve(spec, backend, sandbox_id, base_env, foreground, on_wait)
         for note in prepared.notes:
             if on_note is not None:
                 on_note(note)
-        return self._deliver(spec, backend, prepared)
+        return sandbox_id, self._deliver(spec, backend, prepared)
 
     def _reserve(
         self,
@@ -212,10 +235,12 @@ class Workloads:
         if prepared.devices:
             self.ledger.reserve(SandboxId(workload.id), [_leased(device) for device in prepared.devices])
 
-    def _deliver(self, spec: SandboxSpec, backend: Backend, prepared: Prepared) -> SandboxRow:
+    def _deliver(self, spec: SandboxSpec, backend: Backend, prepared: Prepared) -> Session | None:
+        """Create, look, prove, start. In the foreground: attached before the start, so that no output is missed."""
         workload, realisation = prepared.workload, prepared.realisation
         row_id = SandboxId(workload.id)
-        handle = None
+        handle: Handle | None = None
+        session: Session | None = None
         try:
             handle = backend.create(workload, realisation, prepared.folder)
             observed = backend.observe(handle)
@@ -230,11 +255,15 @@ class Workloads:
                 raise DeliveryMismatch(problems)
             with self.ledger.writing():
                 self.ledger.attach(row_id, handle=encode(handle).encode(), receipt=encode(receipt).encode())
+            if workload.foreground:
+                session = backend.attach(handle)
             backend.start(handle)
         except BaseException as error:
+            if session is not None:
+                session.close()
             self._abandon(row_id, backend, handle, error)
             raise
-        return self.sandbox(row_id)
+        return session
 
     def _abandon(self, sandbox_id: SandboxId, backend: Backend, handle: Handle | None, error: BaseException) -> None:
         """Undo a creation that failed. The booking goes only when the workload is proved gone."""

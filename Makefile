@@ -1,0 +1,42 @@
+# dibs. `make demo` and `make test` set up what they need; both are safe to run twice.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup demo test lint check bench docs clean
+
+help:
+	@echo "make setup   a virtual environment in .venv with the command dibs in it"
+	@echo "make demo    sets up, then runs the main job on simulated GPUs"
+	@echo "make test    sets up, then lint, types, layers and all tests"
+	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make bench   measures, and prints ratios"
+	@echo "make docs    writes the generated pages of docs/ anew"
+	@echo "make clean   removes .venv and caches"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+	@touch $@
+
+demo: $(STAMP)
+	@scripts/demo $(BIN)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+docs: $(STAMP)
+	$(BIN)/python scripts/generate_docs.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

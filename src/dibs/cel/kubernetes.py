@@ -1,6 +1,131 @@
-"""Kubernetes' CEL functions on quantities and versions, and the two value types."""
+"""Kubernetes' CEL functions on quantities and versions, and the two value types.
 
+Switched on with ``libraries=[quantities(), versions()]``. ``Quantity`` and ``Semver`` are plain values that other
+modules may use without CEL.
+"""
+
+from typing import Final
+
+from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, method
+from dibs.cel.errors import CelRuntimeError
 from dibs.cel.quantity import Quantity
 from dibs.cel.semver import Semver
+from dibs.cel.types import BOOL, DOUBLE, INT, STRING, Type, opaque
 
-__all__ = ["Quantity", "Semver"]
+QUANTITY: Final = opaque("kubernetes.Quantity", Quantity)
+SEMVER: Final = opaque("kubernetes.Semver", Semver)
+
+
+def _parse_cost(sizes: tuple[float, ...]) -> Cost:
+    return Cost(max(1.0, ceil(sizes[0] * 0.1)), 1)
+
+
+def _quantity(text: str) -> Quantity:
+    try:
+        return Quantity.parse(text)
+    except ValueError as error:
+        raise CelRuntimeError(str(error)) from None
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _semver(text: str, normalize: bool = False) -> Semver:
+    try:
+        return Semver.parse(text, normalize=normalize)
+    except ValueError as error:
+        raise CelRuntimeError(str(error)) from None
+
+
+def _is_semver(text: str, normalize: bool = False) -> bool:
+    try:
+        Semver.parse(text, normalize=normalize)
+    except ValueError:
+        return False
+    return True
+
+
+def _part(number: int) -> int:
+    # A version's numbers are unsigned; CEL's int is not.
+    if number >= 2**63:
+        raise CelRuntimeError("integer overflow")
+    return number
+
+
+def _comparisons(kind: Type, key: str) -> dict[str, Overload]:
+    both = (kind, kind)
+    greater, less, compare = f"a.{key} > b.{key}", f"a.{key} < b.{key}", f"(a.{key} > b.{key}) - (a.{key} < b.{key})"
+    return {
+        "isGreaterThan": method(both, BOOL, lambda a, b: a > b, fails=False, template=greater),
+        "isLessThan": method(both, BOOL, lambda a, b: a < b, fails=False, template=less),
+        "compareTo": method(both, INT, lambda a, b: a.compare(b), fails=False, template=compare, ordering=f"a.{key}"),
+    }
+
+
+def _add(left: Quantity, right: Quantity | int) -> Quantity:
+    return left + right
+
+
+def _subtract(left: Quantity, right: Quantity | int) -> Quantity:
+    return left - right
+
+
+def quantities() -> Library:
+    """``quantity("10Gi")`` and what can be done with it."""
+    one = (QUANTITY,)
+    return Library(
+        "kubernetes.quantity",
+        [
+            Function("quantity", Overload((STRING,), QUANTITY, _quantity, cost=_parse_cost, fold=True)),
+            Function("isQuantity", Overload((STRING,), BOOL, _is_quantity, cost=_parse_cost, fails=False, fold=True)),
+            Function("sign", method(one, INT, lambda a: a.sign, fails=False)),
+            Function("isInteger", method(one, BOOL, Quantity.is_integer, fails=False)),
+            Function("asInteger", method(one, INT, Quantity.as_integer)),
+            Function("asApproximateFloat", method(one, DOUBLE, Quantity.as_float, fails=False)),
+            Function(
+                "add",
+                method((QUANTITY, QUANTITY), QUANTITY, _add, fails=False),
+                method((QUANTITY, INT), QUANTITY, _add, fails=False),
+            ),
+            Function(
+                "sub",
+                method((QUANTITY, QUANTITY), QUANTITY, _subtract, fails=False),
+                method((QUANTITY, INT), QUANTITY, _subtract, fails=False),
+            ),
+            *(Function(name, overload) for name, overload in _comparisons(QUANTITY, "nanos").items()),
+        ],
+        types=(QUANTITY,),
+    )
+
+
+def versions() -> Library:
+    """``semver("1.2.3")`` and what can be done with it."""
+    one = (SEMVER,)
+    return Library(
+        "kubernetes.semver",
+        [
+            Function(
+                "semver",
+                Overload((STRING,), SEMVER, _semver, cost=_parse_cost, fold=True),
+                Overload((STRING, BOOL), SEMVER, _semver, cost=_parse_cost, fold=True),
+            ),
+            Function(
+                "isSemver",
+                Overload((STRING,), BOOL, _is_semver, cost=_parse_cost, fails=False, fold=True),
+                Overload((STRING, BOOL), BOOL, _is_semver, cost=_parse_cost, fails=False, fold=True),
+            ),
+            Function("major", method(one, INT, lambda a: _part(a.major))),
+            Function("minor", method(one, INT, lambda a: _part(a.minor))),
+            Function("patch", method(one, INT, lambda a: _part(a.patch))),
+            *(Function(name, overload) for name, overload in _comparisons(SEMVER, "key").items()),
+        ],
+        types=(SEMVER,),
+    )
+
+
+__all__ = ["QUANTITY", "SEMVER", "Quantity", "Semver", "quantities", "versions"]

@@ -23,6 +23,9 @@ class Quantity:
 
     __slots__ = ("binary", "nanos")
 
+    __cel_type__ = "kubernetes.Quantity"
+    __cel_class__ = "cel.Quantity"
+
     nanos: int
     binary: bool
 

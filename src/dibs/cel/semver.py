@@ -21,6 +21,9 @@ class Semver:
 
     __slots__ = ("build", "key", "major", "minor", "patch", "prerelease")
 
+    __cel_type__ = "kubernetes.Semver"
+    __cel_class__ = "cel.Semver"
+
     major: int
     minor: int
     patch: int

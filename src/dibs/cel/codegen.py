@@ -1,0 +1,632 @@
+"""A checked tree to a Python function.
+
+Called by ``Environment.compile``. The function is built as a Python syntax tree, never as text: it holds names made
+here (``p0``, ``t1``, ``k2``), literal values in the code object's table of constants, and everything else in a
+dictionary of globals. Nothing of the expression's text gets into it. The line number of each piece is the offset in the
+expression plus one, so that a traceback tells where an evaluation failed, at no cost while it does not fail.
+
+Errors are Python exceptions. ``&&`` and ``||`` put an operand into a ``try`` only if it can fail.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from dibs.cel import operators
+from dibs.cel.cost import own_cost
+from dibs.cel.declarations import Overload
+from dibs.cel.emit import assign, call, constant, is_atom, load, locate, once, ordering_key, store, template
+from dibs.cel.nodes import (
+    Bind,
+    Call,
+    Comprehension,
+    Conditional,
+    Ident,
+    ListLiteral,
+    Literal,
+    Logic,
+    MapLiteral,
+    MessageLiteral,
+    Node,
+    OptionalMap,
+    Select,
+)
+from dibs.cel.regex import compile_regex
+from dibs.cel.types import Type, is_dynamic
+from dibs.cel.values import NONE, Optional, equals
+
+FILENAME: Final = "<cel>"
+# Python allows twenty nested loops and try blocks in a function; deeper ones go into a function of their own.
+_MAX_BLOCKS: Final = 14
+_PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None)))
+_NATIVE: Final = frozenset(("string", "bytes", "bool", "int", "uint", "double", "null_type"))
+_COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
+    "_==_": ast.Eq, "_!=_": ast.NotEq, "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE,
+}  # fmt: skip
+
+
+class Generator:
+    """Makes one function. ``metered``: charge a Meter, the function's first argument, while running."""
+
+    def __init__(self, variables: list[str], constants: dict[str, Any], *, metered: bool) -> None:
+        self.parameters = {variable: f"p{place}" for place, variable in enumerate(variables)}
+        self.constants = constants
+        self.metered = metered
+        self.globals: dict[str, Any] = {}
+        self.known: dict[int, str] = {}
+        self.statements: list[ast.stmt] = []
+        self.scopes: list[dict[str, str]] = []
+        self.count = 0
+        self.blocks = 0
+        self.line = 1
+
+    def function(self, root: Node) -> Callable[..., Any]:
+        """Compile."""
+        body, (result, _) = self.captured(lambda: self.node(root))
+        body.append(ast.Return(result, lineno=self.line))
+        names = (["m"] if self.metered else []) + list(self.parameters.values())
+        module = ast.Module([_definition("f", names, body)], type_ignores=[])
+        locate(module)
+        exec(compile(module, FILENAME, "exec"), self.globals)  # noqa: S102 - built from nodes made here, see above
+        made: Callable[..., Any] = self.globals["f"]
+        return made
+
+    # -- building blocks
+
+    def temporary(self) -> str:
+        self.count += 1
+        return f"t{self.count}"
+
+    def keep(self, value: Any) -> ast.expr:
+        """A value as an expression: in the code if it is plain, else by a name in the globals."""
+        if type(value) in _PLAIN:
+            return constant(value, self.line)
+        key = self.known.get(id(value))
+        if key is None:
+            key = self.known[id(value)] = f"k{len(self.globals)}"
+            self.globals[key] = value
+        return load(key, self.line)
+
+    def helper(self, function: Callable[..., Any], *arguments: ast.expr) -> ast.expr:
+        return call(self.keep(function), arguments, self.line)
+
+    def emit(self, statement: ast.stmt) -> None:
+        statement.lineno = self.line
+        self.statements.append(statement)
+
+    def set(self, target: str, value: ast.expr) -> None:
+        self.emit(assign(target, value, self.line))
+
+    def atom(self, value: ast.expr) -> ast.expr:
+        """The value by a name, so that it can be used twice."""
+        if is_atom(value):
+            return value
+        target = self.temporary()
+        self.set(target, value)
+        return load(target, self.line)
+
+    def captured(self, make: Callable[[], Any]) -> tuple[list[ast.stmt], Any]:
+        """Run ``make`` and return the statements that it emitted, with its result."""
+        outer, self.statements = self.statements, []
+        try:
+            result = make()
+            return self.statements, result
+        finally:
+            self.statements = outer
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        self.blocks += 1
+        try:
+            yield
+        finally:
+            self.blocks -= 1
+
+    def outlined(self, make: Callable[[], ast.expr]) -> ast.expr:
+        """Put what ``make`` emits into an inner function, if blocks are nested too deeply for Python."""
+        if self.blocks < _MAX_BLOCKS:
+            return make()
+        depth, self.blocks = self.blocks, 0
+        body, result = self.captured(make)
+        self.blocks = depth
+        body.append(ast.Return(result, lineno=self.line))
+        target = self.temporary()
+        self.emit(_definition(target, [], body))
+        return call(load(target, self.line), (), self.line)
+
+    # -- nodes: each gives an expression, and whether evaluating it can fail
+
+    def node(self, node: Node) -> tuple[ast.expr, bool]:
+        """The expression for a node. Statements that it needs go before it."""
+        outer, self.line = self.line, node.offset + 1
+        try:
+            found: tuple[ast.expr, bool] = _METHODS[type(node)](self, node)
+            return found
+        finally:
+            self.line = outer
+
+    def value(self, node: Node) -> ast.expr:
+        return self.node(node)[0]
+
+    def condition(self, node: Node) -> tuple[ast.expr, bool]:
+        """A node that must be a bool."""
+        found, fails = self.node(node)
+        if node.type.kind == "bool":
+            return found, fails
+        return self.helper(operators.boolean, found), True
+
+    def literal(self, node: Literal) -> tuple[ast.expr, bool]:
+        return self.keep(node.value), False
+
+    def ident(self, node: Ident) -> tuple[ast.expr, bool]:
+        for scope in reversed(self.scopes):
+            if node.name in scope:
+                return load(scope[node.name], self.line), False
+        return self.variable(node, node.resolved, node.name)
+
+    def variable(self, node: Node, resolved: str | None, shown: str) -> tuple[ast.expr, bool]:
+        if resolved is None:
+            return self.unknown(node, f"no such attribute: {shown}")
+        if resolved in self.constants:
+            return self.keep(self.constants[resolved]), False
+        return load(self.parameters[resolved], self.line), False
+
+    def unknown(self, node: Node, message: str) -> tuple[ast.expr, bool]:
+        del node
+        return self.helper(operators.fail, self.keep(message)), True
+
+    def select(self, node: Select) -> tuple[ast.expr, bool]:
+        if node.resolved is not None:
+            return self.variable(node, node.resolved, node.field)
+        operand, fails = self.node(node.operand)
+        kind = node.operand.type
+        field = self.keep(node.field)
+        if kind.fields is not None and kind.attributes is not None:
+            if node.test:
+                return self.keep(True), fails
+            found: ast.expr = ast.Attribute(operand, kind.attributes[node.field], ast.Load(), lineno=self.line)
+            return (self.helper(Optional, found) if node.optional else found), fails
+        if node.test:
+            return self.helper(operators.has, operand, field), True
+        if node.optional or kind.kind == "optional":
+            return self.helper(operators.optional_select, operand, field), True
+        if kind.kind == "map":
+            return self.subscript(operand, field), True
+        return self.helper(operators.select, operand, field), True
+
+    def subscript(self, operand: ast.expr, key: ast.expr) -> ast.expr:
+        return ast.Subscript(operand, key, ast.Load(), lineno=self.line)
+
+    # -- calls
+
+    def call(self, node: Call) -> tuple[ast.expr, bool]:
+        known, value = self.folded(node)
+        if known:
+            return self.keep(value), False
+        special = _SPECIAL.get(node.function)
+        if special is not None and node.overloads:
+            found: tuple[ast.expr, bool] | None = special(self, node)
+            if found is not None:
+                return found
+        nodes = node.args if node.target is None else [node.target, *node.args]
+        if not node.overloads:
+            return self.unknown(node, f"no such overload: {node.function}")
+        return self.apply(node, nodes)
+
+    def folded(self, node: Node) -> tuple[bool, Any]:
+        """Compute a call of literals at compile time where its declaration allows it."""
+        if isinstance(node, Literal):
+            return True, node.value
+        if not isinstance(node, Call) or len(node.overloads) != 1 or not node.overloads[0].fold:
+            return False, None
+        nodes = node.args if node.target is None else [node.target, *node.args]
+        found = [self.folded(item) for item in nodes]
+        if not all(known for known, _ in found):
+            return False, None
+        try:
+            return True, node.overloads[0].implementation(*(value for _, value in found))
+        except operators.FAILURES:
+            # It fails in the same way while running, if it is evaluated at all.
+            return False, None
+
+    def apply(self, node: Call, nodes: list[Node]) -> tuple[ast.expr, bool]:
+        made = [self.node(item) for item in nodes]
+        arguments = [item for item, _ in made]
+        fails = any(failing for _, failing in made)
+        if len(node.overloads) > 1:
+            arguments = [self.atom(item) for item in arguments] if self.metered else arguments
+            self.charge(node.overloads[0], arguments)
+            dispatcher = operators.Dispatcher(node.function, node.overloads)
+            return call(self.keep(dispatcher), arguments, self.line), True
+        overload = node.overloads[0]
+        if self.metered and (overload.cost is not None or overload.grows):
+            arguments = [self.atom(item) for item in arguments]
+            self.charge(overload, arguments)
+        if not all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True)):
+            dispatcher = operators.Dispatcher(node.function, [overload])
+            return call(self.keep(dispatcher), arguments, self.line), True
+        if overload.template is not None:
+            if not once(overload.template):
+                arguments = [self.atom(item) for item in arguments]
+            return template(overload, arguments, self.line), fails or overload.fails
+        return self.helper(overload.implementation, *arguments), fails or overload.fails
+
+    def charge(self, overload: Overload, arguments: list[ast.expr]) -> None:
+        if self.metered and (overload.cost is not None or overload.grows):
+            method = ast.Attribute(load("m", self.line), "call", ast.Load(), lineno=self.line)
+            self.emit(ast.Expr(call(method, [self.keep(overload), *arguments], self.line)))
+
+    def matches(self, node: Call) -> tuple[ast.expr, bool] | None:
+        """A literal pattern is compiled once."""
+        pattern = node.args[-1]
+        text = node.target if node.target is not None else node.args[0]
+        if not isinstance(pattern, Literal) or not isinstance(pattern.value, str) or text.type.kind != "string":
+            return None
+        try:
+            regex = compile_regex(pattern.value)
+        except operators.FAILURES:
+            return None
+        subject, fails = self.node(text)
+        if self.metered:
+            subject = self.atom(subject)
+            self.charge(node.overloads[0], [subject, self.keep(pattern.value)])
+        search = ast.Attribute(self.keep(regex), "search", ast.Load(), lineno=self.line)
+        return call(search, [subject], self.line), fails
+
+    def comparison(self, node: Call) -> tuple[ast.expr, bool] | None:
+        """Equality and order; None where the general form is as good."""
+        left_node, right_node = node.args
+        operator = _COMPARISONS[node.function]()
+        ordered = self.ordered(left_node, right_node, operator)
+        if ordered is not None:
+            return ordered
+        left_kind, right_kind = left_node.type, right_node.type
+        same = left_kind == right_kind and left_kind.kind in _NATIVE
+        if node.function not in ("_==_", "_!=_") and not same:
+            return None
+        left, left_fails = self.node(left_node)
+        right, right_fails = self.node(right_node)
+        fails = left_fails or right_fails
+        if self.metered:
+            left, right = self.atom(left), self.atom(right)
+            self.charge(node.overloads[0], [left, right])
+        if _plainly_comparable(left_kind, right_kind):
+            return ast.Compare(left, [operator], [right], lineno=self.line), fails
+        found = self.helper(equals, left, right)
+        if node.function == "_!=_":
+            found = ast.UnaryOp(ast.Not(), found, lineno=self.line)
+        return found, fails
+
+    def ordered(self, left: Node, right: Node, operator: ast.cmpop) -> tuple[ast.expr, bool] | None:
+        """``a.compareTo(b) >= 0`` as one comparison, where the declaration says how."""
+        if not isinstance(left, Call) or len(left.overloads) != 1 or left.overloads[0].ordering is None:
+            return None
+        if not isinstance(right, Literal) or type(right.value) is not int or right.value != 0 or left.target is None:
+            return None
+        overload, nodes = left.overloads[0], [left.target, *left.args]
+        if not all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True)):
+            return None
+        sides: list[ast.expr] = []
+        fails = False
+        for item in nodes:
+            known, value = self.folded(item)
+            made, failing = (self.keep(value), False) if known else self.node(item)
+            fails = fails or failing
+            sides.append(ordering_key(overload, made, value if known else None, self.line))
+        return ast.Compare(sides[0], [operator], [sides[1]], lineno=self.line), fails
+
+    def membership(self, node: Call) -> tuple[ast.expr, bool] | None:
+        item, item_fails = self.node(node.args[0])
+        container, fails = self.node(node.args[1])
+        kind, held = node.args[1].type, node.args[0].type
+        if self.metered:
+            item, container = self.atom(item), self.atom(container)
+            if kind.kind != "map":
+                self.charge(node.overloads[0], [item, container])
+        if (kind.kind == "map" and held.kind in ("string", "int")) or (kind.kind == "list" and held.kind == "string"):
+            return ast.Compare(item, [ast.In()], [container], lineno=self.line), fails or item_fails
+        return self.helper(operators.contains, container, item), True
+
+    def index(self, node: Call) -> tuple[ast.expr, bool] | None:
+        operand, key = self.value(node.args[0]), self.value(node.args[1])
+        kind, key_kind = node.args[0].type, node.args[1].type
+        if kind.kind == "map" and key_kind.kind in ("string", "int"):
+            return self.subscript(operand, key), True
+        if kind.kind == "list" and key_kind.kind == "int":
+            return self.helper(operators.list_index, operand, key), True
+        return self.helper(operators.index, operand, key), True
+
+    def optional_index(self, node: Call) -> tuple[ast.expr, bool] | None:
+        return self.helper(operators.optional_index, *(self.value(item) for item in node.args)), True
+
+    # -- logic
+
+    def logic(self, node: Logic) -> tuple[ast.expr, bool]:
+        failing: list[bool] = []
+        return self.outlined(lambda: self.joined(node, failing)), any(failing)
+
+    def joined(self, node: Logic, failing: list[bool]) -> ast.expr:
+        with self.block():
+            parts = [self.captured(partial(self.condition, operand)) for operand in node.operands]
+        if all(not body and not fails for body, (_, fails) in parts):
+            operator = ast.And() if node.conjunction else ast.Or()
+            return ast.BoolOp(operator, [found for _, (found, _) in parts], lineno=self.line)
+        failing.append(True)
+        return self.absorbing(node, parts)
+
+    def absorbing(self, node: Logic, parts: list[tuple[list[ast.stmt], tuple[ast.expr, bool]]]) -> ast.expr:
+        """Each operand is tried while the result is open; the first error waits until all are done."""
+        result, pending = self.temporary(), self.temporary()
+        waiting = False
+        for place, (operand_body, (found, fails)) in enumerate(parts):
+            body = operand_body
+            line, self.line = self.line, node.operands[place].offset + 1
+            guard = (fails or bool(body)) and place < len(parts) - 1
+            body.append(assign(result, found, self.line))
+            if guard:
+                if not waiting:
+                    # Set before everything, since the operand that sets it may be passed over.
+                    self.set(pending, self.keep(None))
+                    waiting = True
+                body = [self.guarded(body, pending)]
+                if place == 0:
+                    self.set(result, self.keep(node.conjunction))
+            if place == 0:
+                self.statements.extend(body)
+            else:
+                self.emit(ast.If(self.still_open(result, node), body, []))
+            self.line = line
+        if waiting:
+            failed = ast.Compare(load(pending, self.line), [ast.IsNot()], [self.keep(None)])
+            check = ast.BoolOp(ast.And(), [self.still_open(result, node), failed])
+            self.emit(ast.If(check, [ast.Raise(load(pending, self.line), None, lineno=self.line)], []))
+        return load(result, self.line)
+
+    def still_open(self, result: str, node: Logic) -> ast.expr:
+        found = load(result, self.line)
+        return found if node.conjunction else ast.UnaryOp(ast.Not(), found)
+
+    def guarded(self, body: list[ast.stmt], pending: str) -> ast.stmt:
+        """try: body; except FAILURES as e: pending = pending or e."""
+        caught = self.temporary()
+        either = ast.BoolOp(ast.Or(), [load(pending, self.line), load(caught, self.line)])
+        handler = ast.ExceptHandler(
+            self.keep(operators.FAILURES), caught, [assign(pending, either, self.line)], lineno=self.line
+        )
+        return ast.Try(body, [handler], [], [], lineno=self.line)
+
+    def conditional(self, node: Conditional) -> tuple[ast.expr, bool]:
+        condition, fails = self.condition(node.condition)
+        then_body, (then, then_fails) = self.captured(lambda: self.node(node.then))
+        other_body, (otherwise, other_fails) = self.captured(lambda: self.node(node.otherwise))
+        fails = fails or then_fails or other_fails
+        if not then_body and not other_body:
+            return ast.IfExp(condition, then, otherwise, lineno=self.line), fails
+        result = self.temporary()
+        then_body.append(assign(result, then, self.line))
+        other_body.append(assign(result, otherwise, self.line))
+        self.emit(ast.If(condition, then_body, other_body))
+        return load(result, self.line), fails
+
+    # -- aggregates
+
+    def list_literal(self, node: ListLiteral) -> tuple[ast.expr, bool]:
+        made = [self.node(item) for item in node.elements]
+        fails = any(failing for _, failing in made)
+        if not node.optional:
+            return ast.List([item for item, _ in made], ast.Load(), lineno=self.line), fails
+        result = self.temporary()
+        self.set(result, ast.List([], ast.Load()))
+        for place, (item, _) in enumerate(made):
+            if place in node.optional:
+                self.when_present(item, node.elements[place].type, lambda value: self.append(result, value))
+            else:
+                self.append(result, item)
+        return load(result, self.line), True
+
+    def append(self, target: str, value: ast.expr) -> None:
+        method = ast.Attribute(load(target, self.line), "append", ast.Load(), lineno=self.line)
+        self.emit(ast.Expr(call(method, [value], self.line)))
+
+    def when_present(self, value: ast.expr, kind: Type, use: Callable[[ast.expr], None]) -> None:
+        """if value.present: use(value.value)"""
+        found = self.atom(value if kind.kind == "optional" else self.helper(operators.unwrap, value))
+        body, _ = self.captured(lambda: use(ast.Attribute(found, "value", ast.Load(), lineno=self.line)))
+        self.emit(ast.If(ast.Attribute(found, "present", ast.Load(), lineno=self.line), body, []))
+
+    def map_literal(self, node: MapLiteral) -> tuple[ast.expr, bool]:
+        keys = [key for key, _, _ in node.entries]
+        plain = all(isinstance(key, Literal) and type(key.value) in (str, int) for key in keys)
+        distinct = len({key.value for key in keys if isinstance(key, Literal)}) == len(keys)
+        if plain and distinct and not any(optional for _, _, optional in node.entries):
+            made = [self.node(value) for _, value, _ in node.entries]
+            held = [self.value(key) for key in keys]
+            found = ast.Dict(list(held), [value for value, _ in made], lineno=self.line)
+            return found, any(failing for _, failing in made)
+        result = self.temporary()
+        self.set(result, ast.Dict([], []))
+        for key, value, optional in node.entries:
+            self.map_entry(result, self.value(key), value, optional=optional)
+        return load(result, self.line), True
+
+    def map_entry(self, result: str, key: ast.expr, node: Node, *, optional: bool) -> None:
+        def put(value: ast.expr) -> None:
+            self.emit(ast.Expr(self.helper(operators.put, load(result, self.line), key, value)))
+
+        value = self.value(node)
+        if optional:
+            self.when_present(value, node.type, put)
+        else:
+            put(value)
+
+    def message(self, node: MessageLiteral) -> tuple[ast.expr, bool]:
+        return self.unknown(node, f"unknown type: {node.name}")
+
+    # -- macros
+
+    def comprehension(self, node: Comprehension) -> tuple[ast.expr, bool]:
+        return self.outlined(lambda: self.loop(node)), True
+
+    def loop(self, node: Comprehension) -> ast.expr:
+        source = self.value(node.range)
+        names = [self.temporary() for _ in node.variables]
+        kind = node.range.type
+        if len(names) == 2:
+            source = self.helper(operators.iterate_pairs, source)
+            target: ast.expr = ast.Tuple([store(item) for item in names], ast.Store())
+        else:
+            target = store(names[0])
+            if kind.kind != "list" and not (kind.kind == "map" and kind.params[0].kind in ("string", "int")):
+                source = self.helper(operators.iterate, source)
+        self.scopes.append(dict(zip(node.variables, names, strict=True)))
+        result, pending = self.temporary(), self.temporary()
+        with self.block():
+            body, start = self.captured(lambda: self.turn(node, result, pending, names))
+        self.scopes.pop()
+        self.set(result, start)
+        if node.kind in ("all", "exists"):
+            self.set(pending, self.keep(None))
+        self.emit(ast.For(target, source, body, []))
+        if node.kind in ("all", "exists"):
+            found = load(result, self.line)
+            still_open = found if node.kind == "all" else ast.UnaryOp(ast.Not(), found)
+            failed = ast.Compare(load(pending, self.line), [ast.IsNot()], [self.keep(None)])
+            raising: list[ast.stmt] = [ast.Raise(load(pending, self.line), None, lineno=self.line)]
+            self.emit(ast.If(ast.BoolOp(ast.And(), [still_open, failed]), raising, []))
+        if node.kind == "existsOne":
+            return ast.Compare(load(result, self.line), [ast.Eq()], [self.keep(1)], lineno=self.line)
+        return load(result, self.line)
+
+    def turn(self, node: Comprehension, result: str, pending: str, names: list[str]) -> ast.expr:
+        """Emit the body of the loop; the result's start value is returned."""
+        if self.metered:
+            price = 3.0 + own_cost(node.condition) + own_cost(node.result)
+            method = ast.Attribute(load("m", self.line), "step", ast.Load(), lineno=self.line)
+            self.emit(ast.Expr(call(method, [self.keep(price)], self.line)))
+        if node.kind in ("all", "exists"):
+            self.quantifier(node, result, pending)
+            return self.keep(node.kind == "all")
+        body, _ = self.captured(lambda: self.collect(node, result, names))
+        if node.condition is not None:
+            condition, _ = self.condition(node.condition)
+            self.emit(ast.If(condition, body, []))
+        else:
+            self.statements.extend(body)
+        if node.kind == "existsOne":
+            return self.keep(0)
+        return ast.List([], ast.Load()) if node.kind == "list" else ast.Dict([], [])
+
+    def quantifier(self, node: Comprehension, result: str, pending: str) -> None:
+        assert node.condition is not None
+        holds = self.temporary()
+        predicate = node.condition
+
+        def test() -> bool:
+            with self.block():
+                found, fails = self.condition(predicate)
+            self.set(holds, found)
+            return fails
+
+        body, fails = self.captured(test)
+        decided: ast.expr = load(holds, self.line)
+        if node.kind == "all":
+            decided = ast.UnaryOp(ast.Not(), decided)
+        leave: list[ast.stmt] = [
+            assign(result, self.keep(node.kind != "all"), self.line),
+            ast.Break(lineno=self.line),
+        ]
+        if fails or len(body) > 1:
+            guarded = self.guarded(body, pending)
+            assert isinstance(guarded, ast.Try)
+            guarded.orelse = [ast.If(decided, leave, [], lineno=self.line)]
+            self.emit(guarded)
+        else:
+            self.statements.extend(body)
+            self.emit(ast.If(decided, leave, []))
+
+    def collect(self, node: Comprehension, result: str, names: list[str]) -> None:
+        target = load(result, self.line)
+        if node.kind == "existsOne":
+            self.emit(ast.AugAssign(store(result), ast.Add(), self.keep(1)))
+            return
+        assert node.result is not None
+        value = self.value(node.result)
+        if node.kind == "list":
+            self.append(result, value)
+        elif node.kind == "map":
+            self.emit(ast.Expr(self.helper(operators.put, target, load(names[0], self.line), value)))
+        else:
+            self.emit(ast.Expr(self.helper(operators.put_all, target, value)))
+
+    def bind(self, node: Bind) -> tuple[ast.expr, bool]:
+        value, fails = self.node(node.value)
+        target = self.temporary()
+        self.set(target, value)
+        self.scopes.append({node.name: target})
+        body, body_fails = self.node(node.body)
+        self.scopes.pop()
+        return body, fails or body_fails
+
+    def optional_map(self, node: OptionalMap) -> tuple[ast.expr, bool]:
+        result, inner = self.temporary(), self.temporary()
+        target = self.value(node.target)
+        self.set(result, self.keep(NONE))
+
+        def use(value: ast.expr) -> None:
+            self.set(inner, value)
+            self.scopes.append({node.name: inner})
+            body = self.value(node.body)
+            self.scopes.pop()
+            self.set(result, self.helper(operators.unwrap if node.flat else Optional, body))
+
+        self.when_present(target, node.target.type, use)
+        return load(result, self.line), True
+
+
+def _definition(function: str, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    arguments = ast.arguments([], [ast.arg(item) for item in parameters], None, [], [], None, [])
+    made = ast.FunctionDef(function, arguments, body, [], None, lineno=1)
+    # Python 3.12 and later want this field.
+    if "type_params" in made._fields:
+        made.type_params = []  # type: ignore[attr-defined]
+    return made
+
+
+def _trusted(kind: Type, param: Type) -> bool:
+    """Whether an argument of this static type is sure to be what the parameter asks for."""
+    if param.kind in ("param", "dyn", "any"):
+        return True
+    return not is_dynamic(kind) and kind.kind != "param" and kind.kind == param.kind
+
+
+def _plainly_comparable(left: Type, right: Type) -> bool:
+    """Whether Python's `==` is CEL's: never so if a bool may meet a number or a double an int."""
+    if left.kind == right.kind:
+        return left.kind in _NATIVE or left.kind == "opaque"
+    return "string" in (left.kind, right.kind)
+
+
+_METHODS: Final[dict[type[Node], Callable[[Any, Any], tuple[ast.expr, bool]]]] = {
+    Literal: Generator.literal,
+    Ident: Generator.ident,
+    Select: Generator.select,
+    Call: Generator.call,
+    Logic: Generator.logic,
+    Conditional: Generator.conditional,
+    ListLiteral: Generator.list_literal,
+    MapLiteral: Generator.map_literal,
+    MessageLiteral: Generator.message,
+    Comprehension: Generator.comprehension,
+    Bind: Generator.bind,
+    OptionalMap: Generator.optional_map,
+}
+
+_SPECIAL: Final[dict[str, Callable[[Any, Any], tuple[ast.expr, bool] | None]]] = {
+    **dict.fromkeys(_COMPARISONS, Generator.comparison),
+    "@in": Generator.membership,
+    "_[_]": Generator.index,
+    "_[?_]": Generator.optional_index,
+    "matches": Generator.matches,
+}

@@ -1,0 +1,109 @@
+"""Small builders of Python syntax nodes, and the inlining of an overload's template.
+
+Called by codegen only. A template is the text of a declaration, written by whoever wrote the function; an expression's
+author has no way to reach it.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from dibs.cel.declarations import Overload
+
+_PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}
+
+
+def load(identifier: str, line: int) -> ast.Name:
+    """Read a name."""
+    return ast.Name(identifier, ast.Load(), lineno=line)
+
+
+def store(identifier: str) -> ast.Name:
+    """A name as the target of an assignment."""
+    return ast.Name(identifier, ast.Store())
+
+
+def constant(value: Any, line: int) -> ast.Constant:
+    """A plain value."""
+    return ast.Constant(value, lineno=line)
+
+
+def assign(identifier: str, value: ast.expr, line: int) -> ast.Assign:
+    """``identifier = value``."""
+    return ast.Assign([store(identifier)], value, lineno=line)
+
+
+def call(function: ast.expr, arguments: Sequence[ast.expr], line: int) -> ast.Call:
+    """``function(*arguments)``."""
+    return ast.Call(function, list(arguments), [], lineno=line)
+
+
+def is_atom(value: ast.expr) -> bool:
+    """Whether it may be written twice."""
+    return isinstance(value, ast.Name | ast.Constant)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+_trees: dict[str, ast.expr] = {}
+
+
+def _tree(text: str) -> ast.expr:
+    found = _trees.get(text)
+    if found is None:
+        found = _trees[text] = _parsed(text)
+    return found
+
+
+def _filled(tree: Any, arguments: Sequence[ast.expr], line: int) -> Any:
+    if isinstance(tree, ast.Name) and tree.id in _PLACES:
+        return arguments[_PLACES[tree.id]]
+    if isinstance(tree, ast.expr):
+        fields = {field: _filled(getattr(tree, field), arguments, line) for field in tree._fields}
+        return type(tree)(**fields, lineno=line)
+    if isinstance(tree, list):
+        return [_filled(item, arguments, line) for item in tree]
+    return tree
+
+
+def once(text: str) -> bool:
+    """Whether a template uses each of its arguments at most once."""
+    used = [node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)]
+    return len(used) == len(set(used))
+
+
+def template(overload: Overload, arguments: Sequence[ast.expr], line: int) -> ast.expr:
+    """The overload's template with the arguments filled in."""
+    assert overload.template is not None
+    filled: ast.expr = _filled(_tree(overload.template), arguments, line)
+    return filled
+
+
+def ordering_key(overload: Overload, argument: ast.expr, value: Any, line: int) -> ast.expr:
+    """What ``compareTo`` compares of an argument; computed now if the argument's value is known."""
+    assert overload.ordering is not None
+    if value is not None and overload.ordering.startswith("a.") and overload.ordering[2:].isidentifier():
+        key = getattr(value, overload.ordering[2:])
+        if type(key) in (int, str):
+            return constant(key, line)
+    filled: ast.expr = _filled(_tree(overload.ordering), [argument], line)
+    return filled
+
+
+def locate(module: ast.Module) -> None:
+    """Give every node a place: its own line, or that of the node around it. All lines are one line long."""
+    stack: list[tuple[ast.AST, int]] = [(module, 1)]
+    while stack:
+        node, line = stack.pop()
+        if isinstance(node, ast.expr | ast.stmt | ast.excepthandler | ast.arg):
+            line = getattr(node, "lineno", line)
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, ast.AST):
+                stack.append((value, line))
+            elif isinstance(value, list):
+                stack.extend((item, line) for item in value if isinstance(item, ast.AST))

@@ -1,0 +1,271 @@
+"""What generated code calls: the forms of operators whose operand types are only known while running.
+
+Called by generated code and by library/standard. Each fails with CelRuntimeError only, or CelCostError.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
+
+from dibs.cel.declarations import Overload
+from dibs.cel.errors import CelCancelledError, CelCostError, CelRuntimeError
+from dibs.cel.types import accepts
+from dibs.cel.values import (
+    NONE,
+    DefaultMap,
+    Optional,
+    Uint,
+    equals,
+    key_value,
+    lookup_key,
+    map_key,
+    no_overload,
+    size,
+    type_name,
+)
+
+# What evaluating an expression may raise and `&&`, `||` may absorb. KeyError comes from plain dict access.
+FAILURES: Final = (CelRuntimeError, KeyError, ValueError)
+
+# Go's names of the value classes, as Kubernetes prints them.
+_CLASS_NAMES: Final = {
+    "bool": "types.Bool", "int": "types.Int", "uint": "types.Uint", "double": "types.Double",
+    "string": "types.String", "bytes": "types.Bytes", "null_type": "types.Null", "optional_type": "*types.Optional",
+}  # fmt: skip
+
+
+def fail(message: str) -> NoReturn:
+    """Raise what the compiler found out already."""
+    raise CelRuntimeError(message)
+
+
+def boolean(value: Any) -> bool:
+    """The value as a condition."""
+    if value is True or value is False:
+        return bool(value)
+    raise CelRuntimeError(f"no such overload: expected bool, got {type_name(value)}")
+
+
+def select(operand: Any, field: str) -> Any:
+    """``operand.field`` where the operand's type was not known."""
+    if isinstance(operand, dict):
+        return operand[field]
+    if type(operand) is Optional:
+        return optional_select(operand, field)
+    raise CelRuntimeError(f"no such overload: type '{type_name(operand)}' does not support field selection")
+
+
+def optional_select(operand: Any, field: str) -> Optional:
+    """``operand.?field``."""
+    if type(operand) is Optional:
+        if not operand.present:
+            return NONE
+        operand = operand.value
+        if type(operand) is Optional:
+            return optional_select(operand, field)
+    if not isinstance(operand, dict):
+        raise CelRuntimeError(f"no such overload: type '{type_name(operand)}' does not support field selection")
+    try:
+        return Optional(operand[field])
+    except KeyError:
+        return NONE
+
+
+def has(operand: Any, field: str) -> bool:
+    """``has(operand.field)``."""
+    if type(operand) is DefaultMap:
+        return True
+    if isinstance(operand, dict):
+        return field in operand
+    if type(operand) is Optional:
+        return operand.present and has(operand.value, field)
+    raise CelRuntimeError(f"no such overload: type '{type_name(operand)}' does not support field selection")
+
+
+def index(operand: Any, key: Any) -> Any:
+    """``operand[key]``."""
+    if isinstance(operand, list):
+        return operand[_list_index(operand, key)]
+    if isinstance(operand, dict):
+        return operand[lookup_key(key)]
+    if type(operand) is Optional:
+        return optional_index(operand, key)
+    raise no_overload("_[_]", operand, key)
+
+
+def _list_index(operand: list[Any], key: Any) -> int:
+    place = key
+    if type(place) is float and place.is_integer():
+        place = int(place)
+    if type(place) is not int and type(place) is not Uint:
+        raise no_overload("_[_]", operand, key)
+    if place < 0 or place >= len(operand):
+        raise CelRuntimeError(f"index out of bounds: {place}")
+    return place
+
+
+def list_index(operand: list[Any], place: int) -> Any:
+    """``operand[place]`` where both types are known."""
+    if place < 0 or place >= len(operand):
+        raise CelRuntimeError(f"index out of bounds: {place}")
+    return operand[place]
+
+
+def optional_index(operand: Any, key: Any) -> Optional:
+    """``operand[?key]``."""
+    if type(operand) is Optional:
+        if not operand.present:
+            return NONE
+        operand = operand.value
+    if isinstance(operand, list):
+        if type(key) not in (int, Uint, float):
+            raise no_overload("_[?_]", operand, key)
+        return Optional(operand[int(key)]) if 0 <= key < len(operand) and key == int(key) else NONE
+    if isinstance(operand, dict):
+        try:
+            return Optional(operand[lookup_key(key)])
+        except KeyError:
+            return NONE
+    raise no_overload("_[?_]", operand, key)
+
+
+def contains(container: Any, item: Any) -> bool:
+    """``item in container``."""
+    if isinstance(container, list):
+        kind = type(item)
+        if kind is str or kind is bytes:
+            return item in container
+        return any(equals(item, element) for element in container)
+    if isinstance(container, dict):
+        try:
+            return lookup_key(item) in container
+        except CelRuntimeError:
+            return False
+    raise no_overload("@in", item, container)
+
+
+def iterate(value: Any) -> Iterable[Any]:
+    """What a macro with one variable loops over: elements, or keys."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        return [key_value(key) for key in value]
+    raise not_iterable(value)
+
+
+def iterate_pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What a macro with two variables loops over: index and element, or key and value."""
+    if isinstance(value, list):
+        return enumerate(value)
+    if isinstance(value, dict):
+        return [(key_value(key), item) for key, item in value.items()]
+    raise not_iterable(value)
+
+
+def not_iterable(value: Any) -> CelRuntimeError:
+    """The error of looping over a single value, in Kubernetes' words."""
+    name = type_name(value)
+    shown = _CLASS_NAMES.get(name) or getattr(type(value), "__cel_class__", name)
+    return CelRuntimeError(f"got '{shown}', expected iterable type")
+
+
+def unwrap(value: Any) -> Optional:
+    """A value that must be an optional."""
+    if type(value) is Optional:
+        return value
+    raise CelRuntimeError(f"no such overload: expected optional_type, got {type_name(value)}")
+
+
+def make_map(entries: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A map literal whose keys are not all strings or ints."""
+    made: dict[Any, Any] = {}
+    for key, value in entries:
+        put(made, key, value)
+    return made
+
+
+def put(made: dict[Any, Any], key: Any, value: Any) -> None:
+    """One more entry of a map that is being made."""
+    key = map_key(key)
+    if key in made:
+        raise CelRuntimeError(f"duplicate key in map: {key}")
+    made[key] = value
+
+
+def put_all(made: dict[Any, Any], entry: Any) -> None:
+    """The entries of a map that ``transformMapEntry`` gave."""
+    if not isinstance(entry, dict):
+        raise no_overload("transformMapEntry", entry)
+    for key, value in entry.items():
+        if key in made:
+            raise CelRuntimeError(f"insert failed: key '{key}' already exists")
+        made[key] = value
+
+
+class Dispatcher:
+    """Chooses an overload by the arguments' run-time types, remembering the choice."""
+
+    __slots__ = ("function", "known", "overloads")
+
+    def __init__(self, function: str, overloads: list[Overload]) -> None:
+        self.function = function
+        self.overloads = overloads
+        self.known: dict[tuple[type, ...], Callable[..., Any]] = {}
+
+    def choose(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        """The implementation for these arguments."""
+        for overload in self.overloads:
+            if all(accepts(param, value) for param, value in zip(overload.params, arguments, strict=True)):
+                return overload.implementation
+        raise no_overload(self.function, *arguments)
+
+    def __call__(self, *arguments: Any) -> Any:
+        kinds = tuple(map(type, arguments))
+        implementation = self.known.get(kinds)
+        if implementation is None:
+            implementation = self.known[kinds] = self.choose(arguments)
+        return implementation(*arguments)
+
+
+class Meter:
+    """The budget of one evaluation. Charged before work is done; checks for cancellation now and then."""
+
+    __slots__ = ("cancelled", "iterations", "left", "limit", "steps_left")
+
+    def __init__(self, limit: float, steps: float | None = None, cancelled: Callable[[], bool] | None = None) -> None:
+        self.limit = limit
+        self.left = limit
+        self.steps_left = float("inf") if steps is None else steps
+        self.cancelled = cancelled
+        self.iterations = 0
+
+    @property
+    def used(self) -> float:
+        """What was charged so far."""
+        return self.limit - self.left
+
+    def charge(self, cost: float) -> None:
+        """Take from the budget."""
+        self.left -= cost
+        if self.left < 0:
+            raise CelCostError(f"operation cancelled: actual cost limit exceeded ({self.limit:g} units)")
+
+    def step(self, cost: float) -> None:
+        """One more turn of a loop."""
+        self.charge(cost)
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise CelCostError("operation cancelled: step limit exceeded")
+        self.iterations += 1
+        if self.cancelled is not None and self.iterations % 100 == 1 and self.cancelled():
+            raise CelCancelledError("operation interrupted")
+
+    def call(self, overload: Overload, *arguments: Any) -> None:
+        """Charge a call whose cost depends on the sizes of its arguments."""
+        if overload.runtime_cost is not None:
+            self.charge(overload.runtime_cost(*arguments))
+            return
+        sizes = tuple(float(size(argument)) for argument in arguments)
+        cost = overload.cost(sizes).cost if overload.cost is not None else 1.0
+        if overload.grows:
+            cost += 0.1 * sum(sizes)
+        self.charge(cost)

@@ -1,0 +1,280 @@
+"""Control groups: what limits a sandbox, and what freezes it.
+
+`backend` asks whether a limit can be enforced, makes a sandbox's group before its first process, and reads the values
+back for the receipt; the shim joins it and removes it. Version 1 (a tree per controller) and version 2 (one tree) are
+told apart by trying, per controller, so that a hybrid host works too.
+
+It must never let a limit pass that was not written and read back.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import lru_cache
+
+import msgspec
+
+from dibs.backends.local.rootfs import unescape
+from dibs.backends.port import Capability, Limits
+from dibs.errors import BackendUnavailable, Unsupported
+
+PARENT = "dibs"
+PERIOD = 100_000  # microseconds, the kernel's own default
+LONG_PERIOD = 1_000_000  # for shares so small that the quota would be under the kernel's least of 1 ms
+CONTROLLERS = ("cpu", "memory", "pids")
+PAGE = os.sysconf("SC_PAGESIZE")
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """Where groups of one controller can be made, or why not."""
+
+    version: int
+    folder: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The group of one sandbox: the folders to join, and the files that matter."""
+
+    folders: tuple[str, ...] = ()
+    freezer: str = ""  # "v1:FOLDER" or "v2:FOLDER"
+    oom: str = ""
+
+
+def read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+def write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def hierarchies(mountinfo: str) -> dict[str, tuple[int, str]]:
+    """Controller → (version, mount point); version 2's tree is also listed as `unified`."""
+    found: dict[str, tuple[int, str]] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        point, root = unescape(left.split(" ")[4]), left.split(" ")[3]
+        kind, _, options = right.split(" ", 2)
+        if kind == "cgroup":
+            for name in options.split(","):
+                found.setdefault(name, (1, point))
+        elif kind == "cgroup2" and root == "/":
+            found.setdefault("unified", (2, point))
+    if "unified" in found:
+        point = found["unified"][1]
+        for name in read(f"{point}/cgroup.controllers").split():
+            found[name] = (2, point)
+    return found
+
+
+def own_group(point: str) -> str:
+    """The version 2 group that this process is in, below the mount."""
+    for line in read("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            return os.path.normpath(f"{point}/{line[3:]}")
+    return point
+
+
+@lru_cache(maxsize=1)
+def trees() -> dict[str, Tree]:
+    """For every controller, and `freezer`: where a group can be made. Found out by making one."""
+    try:
+        known = hierarchies(read("/proc/self/mountinfo"))
+    except OSError as error:
+        lost = Tree(0, "", f"the control groups cannot be read: {error.strerror}", "mount /proc and /sys/fs/cgroup")
+        return dict.fromkeys((*CONTROLLERS, "freezer"), lost)
+    found = {}
+    for name in (*CONTROLLERS, "freezer"):
+        version, point = known.get(name, (0, ""))
+        if not version and name == "freezer" and "unified" in known:
+            version, point = known["unified"]
+        if version == 1:
+            found[name] = _try(1, f"{point}/{PARENT}", "")
+        elif version == 2:
+            found[name] = _version_2(point, "" if name == "freezer" else name)
+        else:
+            reason = f"this host has no {name} control group"
+            found[name] = Tree(0, "", reason, "mount a cgroup file system with that controller")
+    return found
+
+
+def _try(version: int, parent: str, controller: str) -> Tree:
+    probe = f"{parent}/probe-{os.getpid()}"
+    try:
+        os.makedirs(parent, exist_ok=True)
+        if controller:
+            _enable(os.path.dirname(parent), controller)
+            _enable(parent, controller)
+        os.mkdir(probe)
+        try:
+            _join_and_leave(probe)
+        finally:
+            os.rmdir(probe)
+    except OSError as error:
+        return Tree(
+            version,
+            "",
+            f"no control group can be made in {os.path.dirname(parent)}: {(error.strerror or str(error)).lower()}",
+            "run dibs as root, or in a delegated group (systemd-run --user --scope -p Delegate=yes …)",
+        )
+    return Tree(version, parent)
+
+
+def _join_and_leave(folder: str) -> None:
+    """A process must be able to get in: for ordinary users the kernel also wants the common ancestor to be theirs."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            write(folder + "/cgroup.procs", "0")
+            code = 0
+        except OSError as error:
+            code = error.errno or 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _enable(folder: str, controller: str) -> None:
+    path = f"{folder}/cgroup.subtree_control"
+    if controller not in read(path).split():
+        write(path, f"+{controller}")
+
+
+def _version_2(point: str, controller: str) -> Tree:
+    """The highest place in the tree where we may make groups: the root, or what was delegated to us."""
+    own = own_group(point)
+    places = [point]
+    while own != point and own.startswith(point + "/"):
+        places.insert(1, own)
+        own = os.path.dirname(own)
+    first = None
+    for place in places:
+        tree = _try(2, f"{place}/{PARENT}", controller)
+        if tree.folder:
+            return tree
+        first = first or tree
+    assert first is not None
+    return first
+
+
+def can_limit(name: str) -> Capability:
+    tree = trees()[name]
+    return Capability(bool(tree.folder), tree.reason, tree.remedy)
+
+
+def expected(limits: Limits) -> dict[str, int]:
+    """What will be read back: memory is counted in whole pages."""
+    found = {}
+    if limits.cpu_millis is not None:
+        found["cpu_millis"] = limits.cpu_millis
+    if limits.memory_bytes is not None:
+        found["memory_bytes"] = limits.memory_bytes // PAGE * PAGE
+    if limits.pids is not None:
+        found["pids"] = limits.pids
+    return found
+
+
+def wanted(limits: Limits) -> list[str]:
+    asked = {"cpu": limits.cpu_millis, "memory": limits.memory_bytes, "pids": limits.pids}
+    return [name for name, value in asked.items() if value is not None]
+
+
+def make(sandbox_id: str, limits: Limits) -> Group:
+    """The group of a sandbox with its limits written. On failure nothing is left."""
+    folders: dict[str, str] = {}
+    known = trees()
+    made: list[str] = []
+    try:
+        for name in (*wanted(limits), "freezer"):
+            tree = known[name]
+            if not tree.folder:
+                if name == "freezer":
+                    continue  # pausing then works by signals
+                raise Unsupported(tree.reason, field=name, code="LIMIT_NOT_ENFORCEABLE", remedy=tree.remedy)
+            folder = f"{tree.folder}/{sandbox_id}"
+            if folder not in made:
+                made.append(folder)
+                os.mkdir(folder)
+            folders[name] = folder
+        _write_limits(limits, {name: (known[name].version, folder) for name, folder in folders.items()})
+    except OSError as error:
+        remove(made)
+        raise BackendUnavailable(
+            f"the control group cannot be made: {error.strerror}", field="limits", value=str(error.filename or "")
+        ) from error
+    except Unsupported:
+        remove(made)
+        raise
+    freezer = f"v{known['freezer'].version}:{folders['freezer']}" if "freezer" in folders else ""
+    oom = ""
+    if "memory" in folders:
+        oom = folders["memory"] + ("/memory.oom_control" if known["memory"].version == 1 else "/memory.events")
+    return Group(tuple(made), freezer, oom)
+
+
+def _write_limits(limits: Limits, places: dict[str, tuple[int, str]]) -> None:
+    if limits.memory_bytes is not None:
+        version, folder = places["memory"]
+        limit, swap = ("memory.max", "memory.swap.max") if version == 2 else (V1_MEMORY, "memory.memsw.limit_in_bytes")
+        write(f"{folder}/{limit}", str(limits.memory_bytes))
+        with suppress(FileNotFoundError):  # without swap accounting there is no such file, and nothing to limit
+            write(f"{folder}/{swap}", "0" if version == 2 else str(limits.memory_bytes))
+    if limits.cpu_millis is not None:
+        version, folder = places["cpu"]
+        period = PERIOD if limits.cpu_millis >= 10 else LONG_PERIOD
+        quota = limits.cpu_millis * period // 1000
+        if version == 2:
+            write(f"{folder}/cpu.max", f"{quota} {period}")
+        else:
+            write(f"{folder}/cpu.cfs_period_us", str(period))
+            write(f"{folder}/cpu.cfs_quota_us", str(quota))
+    if limits.pids is not None:
+        write(f"{places['pids'][1]}/pids.max", str(limits.pids))
+
+
+V1_MEMORY = "memory.limit_in_bytes"
+
+
+def read_back(folders: list[str]) -> dict[str, int]:
+    """The limits that are in force in the folders of a group."""
+    found = {}
+    for folder in folders:
+        names = set(os.listdir(folder))
+        for name in ("memory.max", V1_MEMORY):
+            if name in names and (text := read(f"{folder}/{name}")) != "max" and int(text) < 1 << 60:
+                found["memory_bytes"] = int(text)
+        if "cpu.max" in names:
+            quota, period = read(f"{folder}/cpu.max").split()
+        elif "cpu.cfs_quota_us" in names:
+            quota, period = read(f"{folder}/cpu.cfs_quota_us"), read(f"{folder}/cpu.cfs_period_us")
+        else:
+            quota, period = "max", "1"
+        if quota not in ("max", "-1"):
+            found["cpu_millis"] = int(quota) * 1000 // int(period)
+        if "pids.max" in names and (text := read(f"{folder}/pids.max")) != "max":
+            found["pids"] = int(text)
+    return found
+
+
+def remove(folders: list[str]) -> list[str]:
+    """Remove empty groups; those that are still there are given back."""
+    left = []
+    for folder in folders:
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(folder)
+    return left

@@ -1,0 +1,248 @@
+"""The helper that goes into a running sandbox: for `exec`, for hooks and for copying files.
+
+`backend` spawns it with a socket on descriptor 3 and sends the spec. It joins the sandbox's groups and namespaces,
+gives up every capability, forks, and runs the command (or the code of `archive`) as the child. The parent serves the
+socket with the same frames as the shim.
+
+It must import nothing of dibs, and nothing at all once it is inside: the files there belong to the sandbox, and code
+loaded from them would run with a view of the host's processes.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+import termios
+
+TYPE_CHECKING = False  # importing typing for it would cost a megabyte
+if TYPE_CHECKING:
+    from dibs.backends.local import keeper
+    from dibs.backends.local.keeper import Client
+    from dibs.backends.local.kernel import write
+    from dibs.backends.local.wire import Fields, decode, encode, frame
+else:
+    import keeper
+    from kernel import write
+    from wire import decode, encode, frame
+
+NS_GET_USERNS = 0xB701
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+NAMESPACES = ("ipc", "uts", "net", "cgroup", "pid", "mnt")
+LOADED_EARLY = (termios,)  # `keeper` imports it when it is needed, which would be too late here
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def join(pid: int, started: int, groups: list[str]) -> None:
+    """Become a member of the sandbox whose init is `pid`; only our children are in its pid namespace."""
+    opened = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in (*NAMESPACES, "user")}
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        if int(file.read().rpartition(b")")[2].split()[19]) != started:
+            raise ProcessLookupError(errno.ESRCH, "the sandbox has ended")
+    for group in groups:
+        write(group + "/cgroup.procs", "0")
+    # bubblewrap may nest two user namespaces: the outer one owns the others, the command lives in the inner one.
+    owner = fcntl.ioctl(opened["mnt"], NS_GET_USERNS)
+    inner = os.fstat(owner).st_ino != os.fstat(opened["user"]).st_ino
+    checked(libc.setns(owner, 0), "join the user namespace")
+    for name in NAMESPACES:
+        if os.fstat(opened[name]).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
+            checked(libc.setns(opened[name], 0), f"join the {name} namespace")
+    if inner:
+        checked(libc.setns(opened["user"], 0), "join the inner user namespace")
+    for fd in (*opened.values(), owner):
+        os.close(fd)
+
+
+def give_up_capabilities() -> None:
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for capability in range(64):
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                break  # past the last one that this kernel knows
+            checked(-1, "drop a capability")
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    checked(libc.capset(header, nothing), "drop the capabilities")
+    checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
+
+
+class Entered(keeper.Keeper):
+    """The keeper of one further command. Its only client is whoever asked for it."""
+
+    def deliver(self, number: int) -> None:
+        if self.process_fd >= 0:
+            try:
+                _signal.pidfd_send_signal(self.process_fd, number)
+            except ProcessLookupError:
+                return
+
+    def kill(self) -> None:
+        self.deliver(keeper.SIGKILL)
+
+    def request(self, client: Client, kind: bytes, fields: dict[str, str]) -> None:
+        """There is nothing else to ask of an exec."""
+
+    def drop(self, client: Client) -> None:  # noqa: ARG002
+        """The session is over; the command is told as by a terminal that is closed, and may go on if it wants to."""
+        if self.process_fd >= 0:
+            try:  # noqa: SIM105  # contextlib is not worth its memory here
+                os.killpg(self.process, keeper.SIGHUP)
+            except ProcessLookupError:
+                pass
+        os._exit(0)
+
+    def outcome(self) -> Fields:
+        status = self.status or 0
+        if status < 0:
+            return [("code", str(128 - status)), ("reason", "signalled"), ("signal", str(-status))]
+        return [("code", str(status)), ("reason", "exited")]
+
+
+def search(command: str, path: str) -> list[str]:
+    return [command] if "/" in command else [f"{folder or '.'}/{command}" for folder in path.split(":")]
+
+
+def execute(file: str, command: list[str], env: dict[str, str], program: int) -> None:
+    """Replace this process; raises with the most telling error."""
+    if program >= 0:
+        os.execve(program, command, env)  # noqa: S606
+    worst: OSError = FileNotFoundError(errno.ENOENT, "there is no such command")
+    for candidate in search(file, env.get("PATH", "/bin:/usr/bin")):
+        try:
+            os.execve(candidate, command, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.exists(candidate):  # its interpreter is missing
+                worst = PermissionError(errno.EACCES, "its interpreter is missing")
+            elif worst.errno == errno.ENOENT:
+                worst = FileNotFoundError(error.errno, "there is no such command")
+        except OSError as error:
+            worst = error
+    raise worst
+
+
+def run(sock: _socket.socket, spec: Fields) -> None:
+    one = dict(spec)
+    tty = one.get("tty") == "1"
+    command = [v for k, v in spec if k == "cmd"]
+    env = dict(v.split("=", 1) for k, v in spec if k == "env")
+    file = one.get("file", "")
+    program = os.open(one["program"], os.O_RDONLY) if "program" in one else -1
+    bundle = os.open(one["bundle"], os.O_PATH) if "bundle" in one else -1
+    child, stdin, outputs, master = keeper.streams(tty, interactive=True)
+    failed, failure = os.pipe()
+    join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
+    sys.meta_path.clear()
+    if one.get("privileged") != "1":
+        give_up_capabilities()
+    pid = os.fork()
+    if pid == 0:
+        step = "chdir"
+        try:
+            os.chdir(one.get("cwd", "/"))
+            if not tty:
+                os.setsid()
+            keeper.become(child, tty)
+            step = "exec"
+            for fd in (program, bundle):
+                if fd >= 0:
+                    os.set_inheritable(fd, True)
+            if bundle >= 0:
+                os.dup2(bundle, BUNDLE_FD, inheritable=True)
+            execute(file or command[0], command, env, program)
+        except BaseException as error:  # noqa: BLE001  # the child of a fork: whatever it is, it must end here
+            number = error.errno if isinstance(error, OSError) else 0
+            text = (isinstance(error, OSError) and error.strerror) or str(error)
+            os.write(failure, encode([("error", text), ("errno", str(number)), ("step", step)]))
+        finally:
+            os._exit(1)
+    for fd in {*child, failure, program, bundle} - {-1}:
+        os.close(fd)
+    words = os.read(failed, 4096)
+    if words:
+        os.waitpid(pid, 0)
+        sock.sendall(frame(b"F", words))
+        return
+    entered = Entered()
+    entered.interactive = True
+    entered.adopt(pid, stdin, outputs, master)
+    client = entered.add(sock)
+    client.mode = "attach"
+    entered.answer(client, [("phase", "running"), ("interactive", "1"), ("tty", str(int(tty)))])
+    while entered.status is None:
+        entered.step()
+    entered.drain()
+    entered.finish_clients(entered.outcome())
+
+
+BUNDLE_FD = 200  # where a hook finds its bundle: /proc/self/fd/200; high, so that it is free
+
+
+def copy(sock: _socket.socket, spec: Fields) -> None:
+    """Pack to descriptor 1 or unpack from descriptor 0, as a process of the sandbox."""
+    if TYPE_CHECKING:
+        from dibs.backends.local import archive
+    else:
+        import archive
+    one = dict(spec)
+    archive.prepare()
+    join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
+    sys.meta_path.clear()
+    give_up_capabilities()
+    pid = os.fork()
+    if pid:
+        os._exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)
+    os.setsid()
+
+    def ready() -> None:
+        sock.sendall(frame(b"A"))
+
+    try:
+        if one["mode"] == "in":
+            with open(0, "rb", closefd=False) as stream:
+                archive.unpack(stream, one["path"], ready)
+        else:
+            with open(1, "wb", closefd=False) as target:
+                archive.pack(target, one["path"], ready)
+        sock.sendall(frame(b"X"))
+    except archive.Refused as error:
+        sock.sendall(frame(b"F", encode([("error", str(error)), ("kind", error.kind)])))
+    except OSError as error:
+        text = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        sock.sendall(frame(b"F", encode([("error", text), ("kind", "failed")])))
+    os._exit(0)
+
+
+def main() -> None:
+    if os.fork():  # as in the shim: our maker must not have to wait for us
+        os._exit(0)
+    for number in keeper.IGNORED:
+        _signal.signal(number, _signal.SIG_IGN)
+    sock = _socket.socket(fileno=3)
+    os.set_inheritable(3, False)
+    payload = keeper.receive(sock)
+    if not payload:
+        return
+    spec = decode(payload)
+    try:
+        (copy if dict(spec)["mode"] in ("in", "out") else run)(sock, spec)
+    except OSError as error:
+        step = [
+            ("error", error.strerror or str(error)),
+            ("errno", str(error.errno)),
+            ("step", "enter"),
+            ("kind", "gone"),
+        ]
+        sock.sendall(frame(b"F", encode(step)))

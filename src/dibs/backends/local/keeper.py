@@ -1,0 +1,508 @@
+"""The loop around one process: its streams, its log, its clients, its deadlines.
+
+`Shim` fills in what a sandbox's main command needs, `enter` what a further command needs. Like them it runs as a file
+of its own, isolated, and must import nothing of dibs and little of the standard library.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import errno
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing for it would cost a megabyte
+if TYPE_CHECKING:
+    from dibs.backends.local.kernel import boottime
+    from dibs.backends.local.wire import Fields, cut, decode, encode, frame
+else:
+    from kernel import boottime
+    from wire import cut, decode, encode, frame
+
+SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 1, 2, 3, 9, 15, 18, 19
+IGNORED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, 13, 25)  # 13 and 25 (pipe, file size) are ignored by Python itself
+POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
+PIECE = 65536
+# A client that is behind by this much makes the workload wait; one that then reads nothing for STALLED seconds is
+# let go, so that a stuck terminal cannot hold up a sandbox. Both numbers are guesses.
+BEHIND = 1 << 20
+STALLED = 10.0
+TICK = 30.0  # the longest sleep while a deadline is set: poll's clock stands still while the machine is suspended
+
+
+class Log:
+    """Framed records: microseconds (8 bytes), stream (1: stdout, 2: stderr), length (4), data. One rotation.
+
+    A full disk costs records, never the workload: what is lost is counted, and told as soon as there is room.
+    """
+
+    def __init__(self, folder: int, limit: int) -> None:
+        self.folder = folder
+        self.limit = limit
+        self.sequence = 0
+        self.lost = 0
+        self.lost_in_all = 0
+        self.why = ""
+        self.fd = -1
+        self.size = 0
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.fd = os.open("log", flags, 0o600, dir_fd=self.folder)
+        self.size = os.fstat(self.fd).st_size
+
+    def _put(self, stream: int, data: bytes) -> None:
+        if self.fd < 0:
+            self._open()
+        if self.size and self.size + len(data) > self.limit:
+            os.rename("log", "log.1", src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            os.close(self.fd)
+            self.fd = -1
+            self._open()
+        micros = int(time.time() * 1e6)
+        record = micros.to_bytes(8, "big") + bytes([stream]) + len(data).to_bytes(4, "big") + data
+        try:
+            while record:
+                record = record[os.write(self.fd, record) :]
+        except OSError:
+            os.ftruncate(self.fd, self.size)  # half a record would make the rest unreadable
+            raise
+        self.size += 13 + len(data)
+
+    def append(self, stream: int, data: bytes) -> None:
+        try:
+            if self.lost:
+                self._put(2, f"[dibs: {self.lost} bytes of output were not logged: {self.why}]\n".encode())
+                self.lost = 0
+            self._put(stream, data)
+        except OSError as error:
+            self.lost += len(data)
+            self.lost_in_all += len(data)
+            self.why = os.strerror(error.errno or errno.EIO).lower()
+        self.sequence += 1
+
+
+class Client:
+    """One connection: what it wants, and what it has yet to get."""
+
+    def __init__(self, sock: _socket.socket) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.inbox = bytearray()
+        self.outbox = bytearray()
+        self.mode = ""
+        self.bye = False
+        self.moved = 0.0
+        self.told = -1  # the log sequence that a follower has been told of
+        self.asked = False
+
+
+class Keeper:
+    """The loop around one process: its streams, its clients, its deadlines. `Shim` and `enter` fill in the rest."""
+
+    def __init__(self) -> None:
+        self.poller = select.poll()
+        self.clients: dict[int, Client] = {}
+        self.listener: _socket.socket | None = None
+        self.log: Log | None = None
+        self.process = -1
+        self.process_fd = -1
+        self.stdin = -1
+        self.pending_input = bytearray()
+        self.input_ended = False
+        self.outputs: dict[int, int] = {}  # descriptor -> stream number
+        self.master = -1
+        self.status: int | None = None
+        self.reason = ""
+        self.grace = 10.0
+        self.kill_at: float | None = None
+        self.expires_at: float | None = None
+        self.foreground = False
+        self.interactive = False
+        self.congested = False
+        self.early: bytearray | None = None  # collects what bubblewrap says before the command runs
+
+    # --- what differs between the main command and a further one
+
+    def phase(self) -> str:
+        return "running"
+
+    def deliver(self, number: int) -> None:
+        """Send a signal to the command."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """A paused command cannot act on a signal."""
+
+    def request(self, client: Client, kind: bytes, fields: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    # --- clients
+
+    def add(self, sock: _socket.socket) -> Client:
+        sock.setblocking(False)
+        client = Client(sock)
+        self.clients[client.fd] = client
+        self.poller.register(client.fd, POLLIN)
+        return client
+
+    def drop(self, client: Client) -> None:
+        if self.clients.pop(client.fd, None) is None:
+            return
+        self.poller.unregister(client.fd)
+        client.sock.close()
+        if client.mode == "attach" and self.foreground and not client.bye:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """The one for whom the command runs is gone."""
+        if self.status is None and not self.reason:
+            self.reason = "client-gone"
+            self.deliver(SIGHUP)
+            self.wake()
+            self.kill_at = boottime() + self.grace
+
+    def send(self, client: Client, kind: bytes, payload: bytes = b"") -> None:
+        if not client.outbox:
+            client.moved = boottime()
+        client.outbox += frame(kind, payload)
+        self.flush(client)
+
+    def answer(self, client: Client, fields: Fields) -> None:
+        self.send(client, b"A", encode(fields))
+
+    def flush(self, client: Client) -> None:
+        try:
+            while client.outbox:
+                sent = client.sock.send(memoryview(client.outbox)[:PIECE])
+                del client.outbox[:sent]
+                client.moved = boottime()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop(client)
+            return
+        self.watch(client)
+
+    def watch(self, client: Client) -> None:
+        if client.fd in self.clients:
+            reading = len(self.pending_input) < BEHIND or client.mode != "attach"
+            self.poller.modify(client.fd, (POLLIN if reading else 0) | (POLLOUT if client.outbox else 0))
+
+    def readable(self, client: Client) -> None:
+        try:
+            data = client.sock.recv(PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(client)
+            return
+        client.inbox += data
+        while client.fd in self.clients:
+            one = cut(client.inbox)
+            if one is None:
+                break
+            self.handle(client, *one)
+
+    def handle(self, client: Client, kind: bytes, payload: bytes) -> None:
+        if kind == b"I":
+            self.feed(payload)
+        elif kind == b"E":
+            self.input_ended = True
+            self.feed(b"")
+        elif kind == b"D":
+            client.bye = True
+            self.drop(client)
+        else:
+            fields = dict(decode(payload))
+            if kind == b"H":
+                client.mode = fields.get("mode", "")
+                self.answer(
+                    client,
+                    [
+                        ("phase", self.phase()),
+                        ("interactive", str(int(self.interactive))),
+                        ("tty", str(int(self.master >= 0))),
+                    ],
+                )
+            elif kind == b"S":
+                self.deliver(int(fields["number"]))
+            elif kind == b"R":
+                self.resize(int(fields["rows"]), int(fields["columns"]))
+            elif kind == b"N":
+                client.asked = True
+                self.tell_followers()
+            else:
+                self.request(client, kind, fields)
+
+    def tell_followers(self) -> None:
+        if self.log is None:
+            return
+        for client in list(self.clients.values()):
+            if client.asked and client.told != self.log.sequence:
+                client.asked = False
+                client.told = self.log.sequence
+                self.send(client, b"M")
+
+    # --- the command's streams
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self.master >= 0:
+            set_size(self.master, rows, columns)
+
+    def feed(self, data: bytes) -> None:
+        if self.stdin < 0:
+            return
+        if self.master >= 0:
+            data = self.keys(data)
+        self.pending_input += data
+        try:
+            while self.pending_input:
+                del self.pending_input[: os.write(self.stdin, memoryview(self.pending_input)[:PIECE])]
+        except BlockingIOError:
+            pass
+        except OSError:  # the command closed its end
+            self.pending_input.clear()
+            self.close_input()
+            return
+        if self.input_ended and not self.pending_input:
+            self.close_input()
+        elif self.stdin != self.master:
+            self.poller.register(self.stdin, POLLOUT if self.pending_input else 0)
+        if self.master >= 0:
+            self.arm()
+        for client in self.clients.values():
+            self.watch(client)
+
+    def arm(self) -> None:
+        for fd in self.outputs:
+            writing = POLLOUT if fd == self.master and self.pending_input else 0
+            self.poller.modify(fd, writing | (0 if self.congested else POLLIN))
+
+    def keys(self, data: bytes) -> bytes:
+        return data
+
+    def close_input(self) -> None:
+        if self.stdin < 0:
+            return
+        if self.stdin == self.master:
+            self.input_ended = False
+            self.pending_input += b"\x04"  # a terminal has no end of input, only a key for it
+            return
+        try:  # noqa: SIM105  # contextlib is not worth its memory here
+            self.poller.unregister(self.stdin)
+        except KeyError:
+            pass
+        os.close(self.stdin)
+        self.stdin = -1
+
+    def emit(self, stream: int, data: bytes) -> None:
+        if self.early is not None and stream == 2:
+            self.early += data
+        if self.log is not None:
+            self.log.append(stream, data)
+        for client in list(self.clients.values()):
+            if client.mode == "attach":
+                self.send(client, b"O" if stream == 1 else b"2", data)
+        self.tell_followers()
+
+    def read_output(self, fd: int) -> bool:
+        """One piece; False at the end."""
+        try:
+            data = os.read(fd, PIECE)
+        except BlockingIOError:
+            return True
+        except OSError:  # EIO: nobody has the terminal open any more
+            data = b""
+        if data:
+            self.emit(self.outputs[fd], data)
+            return True
+        self.end_output(fd)
+        return False
+
+    def end_output(self, fd: int) -> None:
+        if self.outputs.pop(fd, None) is not None:
+            self.poller.unregister(fd)
+            if fd == self.master:
+                self.master = self.stdin = -1
+            os.close(fd)
+
+    def drain(self) -> None:
+        """Whatever is still in the pipes after the end, without waiting for writers."""
+        for fd in list(self.outputs):
+            while fd in self.outputs:
+                try:
+                    data = os.read(fd, PIECE)
+                except OSError:
+                    data = b""
+                if not data:
+                    self.end_output(fd)
+                else:
+                    self.emit(self.outputs[fd], data)
+
+    # --- the loop
+
+    def tick(self) -> float | None:
+        """Do what is due; say how long to sleep at most."""
+        now = boottime()
+        if self.expires_at is not None and now >= self.expires_at:
+            self.expires_at = None
+            self.stop("expired", self.grace)
+        if self.kill_at is not None and now >= self.kill_at:
+            self.kill_at = None
+            self.kill()
+        behind = [c for c in self.clients.values() if len(c.outbox) > BEHIND]
+        for client in [c for c in behind if now - c.moved > STALLED and not (self.foreground and c.mode == "attach")]:
+            client.bye = True
+            self.drop(client)
+            behind.remove(client)
+        if bool(behind) != self.congested:
+            self.congested = bool(behind)
+            self.arm()
+        due = [t for t in (self.expires_at, self.kill_at) if t is not None]
+        due += [c.moved + STALLED for c in behind]
+        if not due:
+            return None
+        return max(0.0, min(TICK, min(due) - now)) * 1000 + 1
+
+    def stop(self, reason: str, grace: float) -> None:
+        if self.status is not None:
+            return
+        self.reason = self.reason or reason
+        if grace > 0 and self.phase() != "held":
+            self.deliver(SIGTERM)
+            self.wake()
+            due = boottime() + grace
+            self.kill_at = due if self.kill_at is None else min(due, self.kill_at)
+        else:
+            self.kill()
+
+    def step(self) -> None:
+        for fd, events in self.poller.poll(self.tick()):
+            if fd == self.process_fd:
+                self.reap()
+            elif self.listener is not None and fd == self.listener.fileno():
+                self.welcome()
+            elif fd in self.clients:
+                client = self.clients[fd]
+                if events & POLLOUT:
+                    self.flush(client)
+                if events & ~POLLOUT and fd in self.clients:
+                    self.readable(client)
+            elif fd in self.outputs:
+                if events & POLLOUT and self.pending_input:
+                    self.feed(b"")
+                if events & ~POLLOUT and fd in self.outputs:
+                    self.read_output(fd)
+            elif fd == self.stdin:
+                if events & POLLOUT:
+                    self.feed(b"")
+                else:  # the reader is gone
+                    self.pending_input.clear()
+                    self.close_input()
+            else:
+                self.other(fd)
+
+    def other(self, fd: int) -> None:
+        raise NotImplementedError
+
+    def welcome(self) -> None:
+        raise NotImplementedError
+
+    def reap(self) -> None:
+        _, status = os.waitpid(self.process, 0)
+        self.poller.unregister(self.process_fd)
+        os.close(self.process_fd)
+        self.process_fd = -1
+        self.status = os.waitstatus_to_exitcode(status)
+
+    def adopt(self, pid: int, stdin: int, outputs: dict[int, int], master: int) -> None:
+        """Take charge of a process that has just been made."""
+        self.process = pid
+        self.process_fd = os.pidfd_open(pid)
+        self.poller.register(self.process_fd, POLLIN)
+        self.stdin, self.outputs, self.master = stdin, outputs, master
+        for fd in {stdin, *outputs} - {-1}:
+            os.set_blocking(fd, False)
+        for fd in outputs:
+            self.poller.register(fd, POLLIN)
+
+    def finish_clients(self, fields: Fields) -> None:
+        """Give everybody the rest and the exit status, waiting for slow readers as long as they read."""
+        for client in list(self.clients.values()):
+            if client.mode in ("attach", "wait"):
+                self.send(client, b"X", encode(fields))
+        while True:
+            now = boottime()
+            owing = [c for c in self.clients.values() if c.outbox and now - c.moved < STALLED]
+            if not owing:
+                return
+            poller = select.poll()
+            for client in owing:
+                poller.register(client.fd, POLLOUT)
+            for fd, events in poller.poll(1000):
+                if events & ~POLLOUT:
+                    self.clients[fd].bye = True
+                    self.drop(self.clients[fd])
+                else:
+                    self.flush(self.clients[fd])
+
+
+def set_size(fd: int, rows: int, columns: int) -> None:
+    import fcntl
+    import termios
+
+    size = b"".join(n.to_bytes(2, sys.byteorder) for n in (rows, columns, 0, 0))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, size)
+
+
+def streams(tty: bool, interactive: bool) -> tuple[tuple[int, int, int], int, dict[int, int], int]:
+    """The child's three descriptors, and ours: stdin, outputs by stream, terminal."""
+    if tty:
+        master, slave = os.openpty()
+        set_size(master, 24, 80)
+        return (slave, slave, slave), master, {master: 1}, master
+    if interactive:
+        in_child, in_ours = os.pipe()
+    else:
+        in_child, in_ours = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
+    out_ours, out_child = os.pipe()
+    err_ours, err_child = os.pipe()
+    return (in_child, out_child, err_child), in_ours, {out_ours: 1, err_ours: 2}, -1
+
+
+def become(child: tuple[int, int, int], tty: bool) -> None:
+    """In the child: take its descriptors, and the terminal if it has one; undo what Python and we ignore."""
+    for number in IGNORED:
+        _signal.signal(number, _signal.SIG_DFL)
+    if tty:
+        import fcntl
+        import termios
+
+        os.setsid()
+        fcntl.ioctl(child[0], termios.TIOCSCTTY, 0)
+    # None of the three may be overwritten before it is copied: move them out of the way first.
+    high = [os.dup(fd) if fd > 2 else fd for fd in child]
+    for target, fd in enumerate(high):
+        os.dup2(fd, target, inheritable=True)
+
+
+def receive(sock: _socket.socket) -> bytes:
+    """The payload of the one frame that a spec is; empty if the other side is gone."""
+    box = bytearray()
+    while True:
+        one = cut(box)
+        if one is not None:
+            return one[1]
+        data = sock.recv(PIECE)
+        if not data:
+            return b""
+        box += data

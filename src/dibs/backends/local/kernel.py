@@ -1,0 +1,63 @@
+"""Small questions to the kernel: processes, descriptors, control files.
+
+Imported by dibs and, as a file of its own, by the shim: standard library only, and little of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except ProcessLookupError:
+        return []
+    except FileNotFoundError:  # it is gone, or the kernel is built without this file
+        names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [name for name in names if status_field(name, "PPid") == str(pid)]
+
+
+def status_field(pid: int, name: str) -> str:
+    """A line of /proc/PID/status; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith(name + ":"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        return ""
+    return ""
+
+
+def gone(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def wait_for(path: str, text: str, seconds: float = 5.0) -> None:
+    until = boottime() + seconds
+    while True:
+        with open(path) as file:
+            if text in file.read():
+                return
+        if boottime() > until:
+            raise OSError(errno.ETIMEDOUT, f"{path} did not become {text}")
+        time.sleep(0.001)

@@ -1,0 +1,210 @@
+"""What a sandbox sees of the host's files.
+
+`backend.render` asks for a layout: bubblewrap options, what is mounted by them, and notes about anything that is less
+than the rule. The rule for the host's own root: every folder under a private writable layer that is gone at the end,
+fresh /proc, /dev, /tmp and /run, the working directory as it is, dibs' own state out of sight.
+
+It looks at the host and changes nothing. Overlays that the kernel refuses are found by trying, once.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+
+import msgspec
+
+# Made anew in every sandbox, or bound apart.
+OWN = ("/proc", "/dev", "/sys", "/tmp", "/run")  # noqa: S108  # names of mount points, no files are made there
+# File systems of the kernel or of a session: nothing in them is a file that a workload came for.
+NOT_FILES = frozenset(
+    [
+        "proc",
+        "sysfs",
+        "cgroup",
+        "cgroup2",
+        "devtmpfs",
+        "devpts",
+        "tmpfs",
+        "ramfs",
+        "mqueue",
+        "hugetlbfs",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "fusectl",
+        "binfmt_misc",
+        "efivarfs",
+        "autofs",
+        "nsfs",
+        "rpc_pipefs",
+        "selinuxfs",
+    ]
+)
+# A folder with mounts below it is taken apart, entry by entry; beyond this many entries it is bound read-only instead.
+MANY = 300
+
+
+class Bind(msgspec.Struct, frozen=True):
+    """A host path at a place in the sandbox."""
+
+    source: str
+    target: str
+    writable: bool
+
+
+class Layout(msgspec.Struct):
+    """bubblewrap's options for the files, the mount points they make, and what the user should know."""
+
+    args: list[str] = []
+    points: list[str] = []
+    notes: list[str] = []
+
+    def overlay(self, source: str, target: str) -> None:
+        self.args += ["--overlay-src", source, "--tmp-overlay", target]
+        self.points.append(target)
+
+    def bind(self, one: Bind) -> None:
+        self.args += ["--bind" if one.writable else "--ro-bind", one.source, one.target]
+        self.points.append(one.target)
+
+    def tmpfs(self, target: str, mode: str = "0755") -> None:
+        self.args += ["--perms", mode, "--tmpfs", target]
+        self.points.append(target)
+
+    def folder(self, target: str, mode: str = "0755") -> None:
+        self.args += ["--perms", mode, "--dir", target]
+
+
+def mount_points(text: str) -> dict[str, str]:
+    """Mount point → type, from the text of a mountinfo. The last mount on a point is the one that is seen."""
+    found = {}
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        found[unescape(left.split(" ")[4])] = right.split(" ")[0]
+    return found
+
+
+def unescape(text: str) -> str:
+    """mountinfo writes blanks and backslashes in octal."""
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, char)
+    return text
+
+
+def below(path: str, folder: str) -> bool:
+    """Whether a path is a folder or in it."""
+    return folder in ("/", path) or path.startswith(folder + "/")
+
+
+def host_layout(mounts: dict[str, str], refused: frozenset[str] = frozenset()) -> Layout:
+    """The host's root. `refused` are folders that this kernel will not overlay for us."""
+    layout = Layout()
+    _take_apart("/", layout, mounts, refused)
+    for path in refused:
+        layout.notes.append(f"{path} is read-only: this kernel cannot put a writable layer on it for you")
+    return layout
+
+
+def _take_apart(folder: str, layout: Layout, mounts: dict[str, str], refused: frozenset[str]) -> None:
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    if len(entries) > MANY and folder != "/":
+        layout.bind(Bind(folder, folder, writable=False))
+        layout.notes.append(f"{folder} is read-only: it has mounts below it and more than {MANY} entries")
+        return
+    for entry in entries:
+        path = entry.path
+        if path in OWN:
+            continue
+        if entry.is_symlink():
+            layout.args += ["--symlink", os.readlink(path), path]
+        elif entry.is_dir(follow_symlinks=False):
+            if mounts.get(path) in NOT_FILES:
+                layout.folder(path)
+                layout.notes.append(f"{path} is empty: it is a {mounts[path]} mount")
+            elif path in refused:
+                layout.bind(Bind(path, path, writable=False))
+            elif any(point.startswith(path + "/") for point in mounts):
+                layout.folder(path, f"{stat.S_IMODE(entry.stat().st_mode):04o}")
+                try:
+                    _take_apart(path, layout, mounts, refused)
+                except PermissionError:
+                    layout.notes.append(f"{path} is empty: it has mounts below it and you may not read it")
+            else:
+                layout.overlay(path, path)
+        elif entry.is_file(follow_symlinks=False):
+            layout.bind(Bind(path, path, writable=False))
+        else:
+            layout.notes.append(f"{path} is left out: it is no file, folder or link")
+
+
+def folder_layout(root: str) -> Layout:
+    """A root folder of the user's, under a private writable layer."""
+    layout = Layout()
+    layout.overlay(root, "/")
+    return layout
+
+
+def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = "/") -> None:
+    """Fresh kernel and scratch file systems, and the way to name servers."""
+    layout.args += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
+    layout.tmpfs("/tmp", "1777")  # noqa: S108  # the sandbox's own
+    layout.tmpfs("/run")
+    layout.points += ["/proc", "/dev", "/sys"]
+    if not host_network:
+        return
+    servers = os.path.realpath("/etc/resolv.conf")
+    if not os.path.isfile(servers):
+        return
+    if host_root:
+        if below(servers, "/run"):
+            layout.bind(Bind(servers, servers, writable=False))
+    elif os.path.isdir(f"{root}/etc") and not os.path.islink(f"{root}/etc/resolv.conf"):
+        layout.bind(Bind(servers, "/etc/resolv.conf", writable=False))
+
+
+def hide(layout: Layout, secrets: Iterable[str], binds: Iterable[Bind], *, host_root: bool) -> list[str]:
+    """Cover folders wherever the layout or a bind would show them. Gives the places."""
+    places: dict[str, None] = {}
+    all_binds = list(binds)
+    for secret in secrets:
+        if not os.path.isdir(secret):
+            continue
+        shown = [one.target + secret[len(one.source.rstrip("/")) :] for one in all_binds if below(secret, one.source)]
+        if host_root and not any(below(secret, own) for own in OWN):
+            shown.append(secret)
+        for place in shown:
+            places.setdefault(place.rstrip("/"))
+    for place in places:
+        layout.tmpfs(place, "0500")
+    return list(places)
+
+
+def refused_overlays(layout: Layout, try_out: Callable[[list[str]], str]) -> list[str]:
+    """The overlays of a layout that do not work here. One try when all is well."""
+    if not try_out(layout.args):
+        return []
+    sources = [layout.args[i + 1] for i, word in enumerate(layout.args) if word == "--overlay-src"]
+    found = []
+    for source in sources:
+        alone = Layout()
+        alone.overlay(source, source)
+        if try_out(alone.args):
+            found.append(source)
+    return found
+
+
+def fingerprint(layout: Layout) -> str:
+    """Names the overlays of a layout and the file systems they are on."""
+    parts = []
+    for i, word in enumerate(layout.args):
+        if word == "--overlay-src":
+            path = layout.args[i + 1]
+            parts.append(f"{path} {os.stat(path).st_dev}")
+    return sha256("\n".join(parts).encode()).hexdigest()

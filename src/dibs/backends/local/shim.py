@@ -1,0 +1,551 @@
+"""The shim: one small process per sandbox that owns it and outlives whoever made it.
+
+`backend` spawns it with a socket on descriptor 3 (the *hold*) and sends the spec; it starts bubblewrap, which sets
+everything up but holds the command back, and answers with the init's pid. Until `go` arrives on the hold, its end kills
+the sandbox: a caller that dies leaves nothing running. From then on the shim serves `shim.sock`: attach, stdin,
+signals, stop, pause, status. It writes the log and, last, `exit.json`.
+
+It must import nothing of dibs and little of the standard library: it stays in memory as long as the sandbox. `enter`
+reuses its loop for commands that are run in addition. The frames are described in `wire`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import errno
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing for it would cost a megabyte
+if TYPE_CHECKING:
+    from dibs.backends.local.hookrun import Hook, run_hook
+    from dibs.backends.local.keeper import (
+        IGNORED,
+        PIECE,
+        POLLIN,
+        SIGCONT,
+        SIGINT,
+        SIGKILL,
+        SIGQUIT,
+        SIGSTOP,
+        Client,
+        Keeper,
+        Log,
+        become,
+        receive,
+        streams,
+    )
+    from dibs.backends.local.kernel import boottime, children_of, gone, status_field, wait_for, write
+    from dibs.backends.local.wire import Fields, cut, decode, encode, frame
+else:
+    from hookrun import Hook, run_hook
+    from keeper import (
+        IGNORED,
+        PIECE,
+        POLLIN,
+        SIGCONT,
+        SIGINT,
+        SIGKILL,
+        SIGQUIT,
+        SIGSTOP,
+        Client,
+        Keeper,
+        Log,
+        become,
+        receive,
+        streams,
+    )
+    from kernel import boottime, children_of, gone, status_field, wait_for, write
+    from wire import cut, decode, encode, frame
+
+EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
+
+
+def quote(text: str) -> str:
+    """A JSON string; the json module costs a megabyte."""
+    out = []
+    for char in text:
+        if char in '"\\':
+            out.append("\\" + char)
+        elif " " <= char <= "~":
+            out.append(char)
+        else:
+            point = ord(char)
+            if point > 0xFFFF:
+                point -= 0x10000
+                out.append(f"\\u{0xD800 + (point >> 10):04x}\\u{0xDC00 + (point & 0x3FF):04x}")
+            else:
+                out.append(f"\\u{point:04x}")
+    return '"' + "".join(out) + '"'
+
+
+class Shim(Keeper):
+    """The keeper of a sandbox's main command."""
+
+    def __init__(self, hold: _socket.socket, spec: Fields) -> None:
+        super().__init__()
+        self.hold: _socket.socket | None = hold
+        self.hold_box = bytearray()
+        one = dict(spec)
+        self.folder_path = one["folder"]
+        self.folder = os.open(self.folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sandbox_id = one["id"]
+        self.tty = one["tty"] == "1"
+        self.interactive = self.tty or one["interactive"] == "1"
+        self.wants_foreground = one["foreground"] == "1"
+        self.grace = float(one["grace"])
+        self.ttl = float(one["ttl"]) if "ttl" in one else None
+        self.bwrap = one["bwrap"]
+        self.args = [v for k, v in spec if k == "arg"]
+        self.command = [v for k, v in spec if k == "cmd"]
+        self.env = dict(v.split("=", 1) for k, v in spec if k == "env")
+        self.groups = [v for k, v in spec if k == "cgroup"]
+        self.freezer = one.get("freezer", "")
+        self.oom = one.get("oom", "")
+        self.hooks: list[Hook] = []
+        for key, value in spec:
+            if key == "hook":
+                self.hooks.append(Hook(value))
+            elif key == "hookarg":
+                self.hooks[-1].args.append(value)
+            elif key == "hookenv":
+                self.hooks[-1].env.append(value)
+            elif key == "hooktimeout":
+                self.hooks[-1].timeout = float(value)
+        self.log = Log(self.folder, int(one["logmax"]))
+        self.held = True
+        self.paused = False
+        self.init = -1
+        self.init_fd = -1
+        self.command_pid = -1
+        self.go = -1
+        self.stopped_pids: set[int] = set()
+        self.detail = ""
+
+    def phase(self) -> str:
+        return "held" if self.held else "paused" if self.paused else "running"
+
+    # --- making
+
+    def prepare(self) -> None:
+        room = os.open("exit.json.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.folder)
+        os.write(room, b" " * EXIT_ROOM)
+        os.close(room)
+        self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        # A socket's path has room for 107 bytes; through the folder's descriptor it is always short enough.
+        self.listener.bind(f"/proc/self/fd/{self.folder}/shim.sock")
+        os.chmod("shim.sock", 0o600, dir_fd=self.folder)
+        self.listener.listen(16)
+        self.listener.setblocking(False)
+        self.poller.register(self.listener.fileno(), POLLIN)
+
+    def launch(self) -> None:
+        """Start bubblewrap up to the point where only the command is missing."""
+        child, stdin, outputs, master = streams(self.tty, self.interactive)
+        info_ours, info = os.pipe()
+        block, self.go = os.pipe()
+        argv = [self.bwrap, *self.args, "--info-fd", str(info), "--block-fd", str(block)]
+        # The init itself keeps the other end of the block open: if we are killed it must not read an end of file,
+        # which bubblewrap takes for "go".
+        argv += ["--sync-fd", str(self.go), "--", *self.command]
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for group in self.groups:
+                    write(group + "/cgroup.procs", "0")
+                become(child, self.tty)
+                for fd in (info, block, self.go):
+                    os.set_inheritable(fd, True)
+                os.chdir("/")
+                os.execve(self.bwrap, argv, self.env)  # noqa: S606
+            except BaseException as error:  # noqa: BLE001  # the child of a fork: whatever it is, it must end here
+                os.write(2, f"bwrap: cannot be started: {error}\n".encode())
+            finally:
+                os._exit(1)
+        for fd in {*child, info, block}:
+            os.close(fd)
+        self.early = bytearray()
+        self.adopt(pid, stdin, outputs, master)
+        text = b""
+        while b"}" not in text:
+            piece = os.read(info_ours, 4096)
+            if not piece:
+                break
+            text += piece
+        os.close(info_ours)
+        number = text.partition(b'"child-pid":')[2].strip()
+        digits = b""
+        for byte in number:
+            if not 48 <= byte <= 57:
+                break
+            digits += bytes([byte])
+        if not digits:
+            raise RuntimeError(self.complaint())
+        self.init = int(digits)
+        try:
+            self.init_fd = os.pidfd_open(self.init)
+        except OSError as error:
+            raise RuntimeError(self.complaint()) from error
+        # bubblewrap needs its capabilities for every step of the set-up and gives them all up at the end of it. There
+        # is no event for that; it takes a few milliseconds.
+        while status_field(self.init, "CapEff").strip("0"):
+            if gone(self.init_fd):
+                break
+            time.sleep(0.0003)
+        if gone(self.init_fd) or gone(self.process_fd):
+            raise RuntimeError(self.complaint())
+        for fd in list(self.outputs):  # warnings of bubblewrap are not the workload's output
+            self.skim(fd)
+
+    def skim(self, fd: int) -> None:
+        try:
+            while data := os.read(fd, PIECE):
+                if self.early is not None:
+                    self.early += data
+        except OSError:
+            return
+
+    def complaint(self) -> str:
+        """Why bubblewrap gave up, in its own words."""
+        poller = select.poll()
+        poller.register(self.process_fd, POLLIN)
+        if not poller.poll(5000):
+            self.kill()
+            poller.poll(5000)
+        for fd in list(self.outputs):
+            self.skim(fd)
+        said = bytes(self.early or b"").decode(errors="replace").strip()
+        return said or "bubblewrap ended without a word"
+
+    # --- signals
+
+    def target(self) -> int:
+        """The command's pid on the host. In its own namespace it is always 2: the init is 1 and forks it first."""
+        if self.command_pid < 0 and not self.held:
+            for pid in children_of(self.init):
+                if status_field(pid, "NSpid").split()[-1:] == ["2"]:
+                    self.command_pid = pid
+        return self.command_pid
+
+    def deliver(self, number: int) -> None:
+        if self.held:
+            return
+        for _ in range(200):  # just after `go` the init may not have forked yet
+            pid = self.target()
+            if pid > 0 or gone(self.init_fd):
+                break
+            time.sleep(0.001)
+        # The init reaps the command before the pid can be given away again, and its namespace is the same: check both.
+        if self.target() > 0 and self.command_pid in children_of(self.init):
+            try:
+                os.kill(self.command_pid, number)
+            except ProcessLookupError:
+                return
+
+    def wake(self) -> None:
+        if self.paused:
+            self.thaw()
+
+    def kill(self) -> None:
+        """End everything in the sandbox: its init takes the whole pid namespace with it."""
+        for fd, pid in ((self.init_fd, self.init), (self.process_fd, self.process)):
+            if fd >= 0 and pid > 0:
+                try:
+                    _signal.pidfd_send_signal(fd, SIGKILL)
+                except ProcessLookupError:
+                    continue
+                break
+        self.wake()
+
+    def keys(self, data: bytes) -> bytes:
+        """Terminal keys that make signals.
+
+        The kernel would send them to the terminal's whole foreground group, which bubblewrap's own monitor is in as
+        long as the command has made no group of its own; the monitor would die of it and take the sandbox along.
+        """
+        import termios
+
+        try:
+            modes = termios.tcgetattr(self.master)
+            group = os.tcgetpgrp(self.master)
+        except (OSError, termios.error):
+            return data
+        if not modes[3] & termios.ISIG or group != self.process:
+            return data
+        out = bytearray()
+        signals = {modes[6][termios.VINTR]: SIGINT, modes[6][termios.VQUIT]: SIGQUIT, modes[6][termios.VSUSP]: 0}
+        for value in data:
+            key = bytes([value])
+            if key in signals and key != b"\0":
+                # A suspended main command could never be woken again: there is no shell above it.
+                if signals[key]:
+                    self.to_group(group, signals[key])
+            else:
+                out += key
+        return bytes(out)
+
+    def to_group(self, group: int, number: int) -> None:
+        for pid in self.inside():
+            try:
+                if os.getpgid(pid) == group:
+                    os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def inside(self) -> list[int]:
+        """Every process of the sandbox but its init, as pids of the host."""
+        try:
+            mine = os.stat(f"/proc/{self.init}/ns/pid").st_ino
+        except OSError:
+            return []
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != self.init:
+                try:
+                    if os.stat(f"/proc/{name}/ns/pid").st_ino == mine:
+                        found.append(int(name))
+                except OSError:
+                    continue
+        return found
+
+    # --- pause
+
+    def freeze(self) -> None:
+        if self.freezer:
+            kind, _, path = self.freezer.partition(":")
+            if kind == "v2":
+                write(path + "/cgroup.freeze", "1")
+                wait_for(path + "/cgroup.events", "frozen 1")
+            else:
+                write(path + "/freezer.state", "FROZEN")
+                wait_for(path + "/freezer.state", "FROZEN")
+        else:
+            for _ in range(1000):  # a process may fork before it is stopped: go on until nobody new turns up
+                awake = [p for p in self.inside() if status_field(p, "State")[:1] not in ("T", "t", "Z", "X", "")]
+                if not awake:
+                    break
+                for pid in awake:
+                    try:
+                        os.kill(pid, SIGSTOP)
+                        self.stopped_pids.add(pid)
+                    except ProcessLookupError:
+                        continue
+                time.sleep(0.001)
+            else:
+                self.thaw()
+                raise OSError(errno.EAGAIN, "the sandbox starts processes faster than they can be stopped")
+        self.paused = True
+
+    def thaw(self) -> None:
+        if self.freezer:
+            kind, _, path = self.freezer.partition(":")
+            try:
+                if kind == "v2":
+                    write(path + "/cgroup.freeze", "0")
+                else:
+                    write(path + "/freezer.state", "THAWED")
+            except FileNotFoundError:
+                pass
+        else:
+            for pid in self.inside():
+                try:
+                    os.kill(pid, SIGCONT)
+                except ProcessLookupError:
+                    continue
+            self.stopped_pids.clear()
+        self.paused = False
+
+    # --- requests
+
+    def welcome(self) -> None:
+        assert self.listener is not None
+        try:
+            fd, _ = self.listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+        except OSError:
+            return
+        sock = _socket.socket(fileno=fd)
+        # struct ucred: pid, uid, gid
+        peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if int.from_bytes(peer[4:8], sys.byteorder) in (0, os.getuid()):
+            self.add(sock)
+        else:
+            sock.close()
+
+    def request(self, client: Client, kind: bytes, fields: dict[str, str]) -> None:
+        if kind == b"Q":
+            self.answer(client, [("phase", self.phase())])
+        elif kind == b"T":
+            self.answer(client, [("ok", "1")])
+            self.stop("stopped", float(fields["grace"]))
+        elif kind == b"L":
+            self.emit(2, fields["text"].encode(errors="surrogateescape"))
+            self.answer(client, [("ok", "1")])
+        elif kind in (b"P", b"U"):
+            wanted, change = ("running", self.freeze) if kind == b"P" else ("paused", self.thaw)
+            if self.phase() == wanted:
+                try:
+                    change()
+                except OSError as error:
+                    self.answer(client, [("error", str(error))])
+                    return
+            self.answer(client, [("phase", self.phase())])
+
+    def other(self, fd: int) -> None:
+        """The hold: `go`, or the end of the caller."""
+        hold = self.hold
+        if hold is None or fd != hold.fileno():
+            return
+        try:
+            data = hold.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.hold_box += data
+        one = cut(self.hold_box)
+        if one is not None and one[0] == b"G":
+            self.start()
+            self.release(frame(b"A", encode([("ok", "1")])))
+        elif not data or one is not None:
+            self.release(b"")
+            self.stop("not-started", 0)
+
+    def release(self, last_words: bytes) -> None:
+        if self.hold is not None:
+            self.poller.unregister(self.hold.fileno())
+            try:
+                if last_words:
+                    self.hold.send(last_words)
+            except OSError:
+                pass  # the caller is gone, which is its right after `go`
+            self.hold.close()
+            self.hold = None
+
+    def start(self) -> None:
+        self.held = False
+        self.early = bytearray()
+        self.foreground = self.wants_foreground
+        if self.ttl is not None:
+            self.expires_at = boottime() + self.ttl
+        os.write(self.go, b"g")
+        os.close(self.go)
+
+    # --- the end
+
+    def outcome(self) -> Fields:
+        status = self.status if self.status is not None else -SIGKILL
+        code = status if status >= 0 else 128 - status
+        number = code - 128 if 128 < code <= 128 + 64 else 0
+        reason, detail = self.reason, self.detail
+        if self.held:
+            reason = "not-started"
+        elif not reason:
+            reason = "signalled" if number else "exited"
+            said = bytes(self.early or b"").decode(errors="replace")
+            if number == SIGKILL and self.oom_kills():
+                reason, detail = "out-of-memory", "the sandbox used more memory than its limit"
+            elif code == 1 and said.startswith("bwrap: execvp ") and said.count("\n") == 1:
+                reason, detail, number = "not-started", said.strip(), 0
+                code = 127 if "No such file" in said else 126
+        if self.log is not None and self.log.lost_in_all:
+            lost = f"{self.log.lost_in_all} bytes of output were not logged: {self.log.why}"
+            detail = f"{detail}; {lost}" if detail else lost
+        fields = [("code", str(code)), ("reason", reason), ("detail", detail), ("at", repr(time.time()))]
+        return [*fields, ("signal", str(number))] if number else fields
+
+    def oom_kills(self) -> bool:
+        if not self.oom:
+            return False
+        try:
+            with open(self.oom) as file:
+                return any(line.split()[0] == "oom_kill" and line.split()[1] != "0" for line in file)
+        except OSError:
+            return False
+
+    def write_exit(self, outcome: Fields) -> None:
+        numbers = ("code", "signal", "at")
+        text = ",".join(f"{quote(k)}:{v if k in numbers else quote(v)}" for k, v in outcome)
+        fd = os.open("exit.json.new", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.folder)
+        os.write(fd, ("{" + text + "}").encode().ljust(EXIT_ROOM) + b"\n")
+        os.fsync(fd)
+        os.close(fd)
+        os.rename("exit.json.new", "exit.json", src_dir_fd=self.folder, dst_dir_fd=self.folder)
+
+    def bury(self) -> None:
+        """The command is over: end the rest, and wait until nothing is left."""
+        self.kill()
+        if self.init_fd >= 0:
+            poller = select.poll()
+            poller.register(self.init_fd, POLLIN)
+            while not poller.poll(1000):
+                self.kill()
+        self.drain()
+
+    def run_hooks(self) -> None:
+        """The poststop hooks. A failure is told in the log; it cannot undo the end."""
+        state = (
+            f'{{"ociVersion":"1.0.2","id":{quote(self.sandbox_id)},"status":"stopped",'
+            f'"bundle":{quote(self.folder_path)}}}'
+        )
+        for hook in self.hooks:
+            failure = run_hook(hook, state.encode())
+            if failure:
+                self.emit(2, f"[dibs: poststop hook {hook.path}: {failure}]\n".encode(errors="replace"))
+
+    def remove_groups(self) -> None:
+        for path in dict.fromkeys([*self.groups, self.freezer.partition(":")[2]]):
+            for _ in range(100):  # the last process leaves its group a moment after it is gone
+                try:
+                    if path:
+                        os.rmdir(path)
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.005)
+                    continue
+                break
+
+    def serve(self) -> None:
+        while self.status is None:
+            self.step()
+        self.bury()
+        self.run_hooks()
+        outcome = self.outcome()
+        try:
+            self.write_exit(outcome)
+        finally:
+            self.finish_clients(outcome)
+            try:  # noqa: SIM105  # contextlib is not worth its memory here
+                os.unlink("shim.sock", dir_fd=self.folder)
+            except OSError:
+                pass  # somebody removed the folder already
+            self.remove_groups()
+
+
+def main() -> None:
+    # Our maker may live for months: leave at once as its child, so that it need not wait for us at the end.
+    if os.fork():
+        os._exit(0)
+    for number in IGNORED:
+        _signal.signal(number, _signal.SIG_IGN)
+    hold = _socket.socket(fileno=3)
+    os.set_inheritable(3, False)
+    payload = receive(hold)
+    if not payload:
+        return
+    shim = Shim(hold, decode(payload))
+    try:
+        shim.prepare()
+        shim.launch()
+    except (OSError, RuntimeError, ValueError) as error:
+        shim.kill()
+        hold.sendall(frame(b"A", encode([("error", str(error))])))
+        shim.remove_groups()
+        return
+    hold.sendall(frame(b"A", encode([("keeper", str(os.getpid())), ("init", str(shim.init))])))
+    hold.setblocking(False)
+    shim.poller.register(hold.fileno(), POLLIN)
+    shim.serve()

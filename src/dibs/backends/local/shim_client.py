@@ -1,0 +1,178 @@
+"""Talking to a shim, or to `enter`, which speaks the same frames.
+
+`backend` uses `Connection` for requests and hands out `Session` for conversations. The frames are described in
+`wire`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from pathlib import Path
+
+from dibs.backends.local.wire import cut, decode, encode, frame
+from dibs.backends.port import Exit, Output
+from dibs.errors import BackendUnavailable, Conflict
+
+ANSWER_TIMEOUT = 10.0  # a shim that does not answer in this time is stuck; requests are handled at once
+
+
+def exit_of(fields: dict[str, str]) -> Exit:
+    return Exit(
+        code=int(fields["code"]),
+        reason=fields["reason"],
+        signal=int(fields["signal"]) if fields.get("signal") else None,
+        detail=fields.get("detail", ""),
+        at=float(fields.get("at") or 0.0),
+    )
+
+
+class Connection:
+    """Frames over a socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._box = bytearray()
+        self._ended = False
+
+    @classmethod
+    def to(cls, folder: Path) -> Connection | None:
+        """The shim of a sandbox; None when nobody listens."""
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Through the descriptor, because a socket's path must be short and the folder's need not be.
+            sock.connect(f"/proc/self/fd/{fd}/shim.sock")
+        except OSError as error:
+            sock.close()
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+                return None
+            raise BackendUnavailable(f"the sandbox's shim cannot be reached: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        return cls(sock)
+
+    def send(self, kind: bytes, fields: list[tuple[str, str]] | bytes = b"") -> None:
+        data = memoryview(frame(kind, fields if isinstance(fields, bytes) else encode(fields)))
+        # Both sides may have much to say at once. Taking in while sending is blocked keeps them from waiting for each
+        # other for ever; what was taken in is there for `next`.
+        poller = select.poll()
+        poller.register(self.sock.fileno(), select.POLLOUT | select.POLLIN)
+        while data:
+            events = poller.poll()[0][1]
+            if events & select.POLLOUT:
+                data = data[self.sock.send(data, socket.MSG_DONTWAIT) :]
+            elif not self._take(0.0):
+                raise BrokenPipeError
+
+    def next(self, timeout: float | None) -> tuple[bytes, bytes] | None:
+        """One frame, waiting for it; None at the end. Raises TimeoutError."""
+        while True:
+            one = cut(self._box)
+            if one is not None:
+                return one
+            if self._ended:
+                return None
+            self._take(timeout)
+
+    def _take(self, timeout: float | None) -> bool:
+        """Read once into the box; False at the end."""
+        self.sock.settimeout(timeout)
+        try:
+            data = self.sock.recv(65536)
+        except BlockingIOError as error:
+            raise TimeoutError from error
+        except ConnectionResetError:
+            data = b""
+        finally:
+            self.sock.settimeout(None)
+        self._ended = not data
+        self._box += data
+        return bool(data)
+
+    def ask(self, kind: bytes, fields: list[tuple[str, str]] | None = None) -> dict[str, str] | None:
+        """Send a request and take its answer; None if the shim ended meanwhile."""
+        try:
+            self.send(kind, fields or [])
+            one = self.next(ANSWER_TIMEOUT)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+        except TimeoutError as error:
+            raise BackendUnavailable("the sandbox's shim does not answer") from error
+        return None if one is None else dict(decode(one[1]))
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class ShimSession:
+    """An attached conversation; see `Session` in the port."""
+
+    def __init__(self, connection: Connection, hello: dict[str, str]) -> None:
+        self._connection = connection
+        self._interactive = hello.get("interactive") == "1"
+        self._exit: Exit | None = None
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._connection.sock.fileno()
+
+    def _send(self, kind: bytes, payload: list[tuple[str, str]] | bytes = b"") -> None:
+        if self._closed:
+            raise Conflict("the session is closed", code="SESSION_CLOSED")
+        try:
+            self._connection.send(kind, payload)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the process has ended; `receive` tells how
+
+    def send(self, data: bytes) -> None:
+        if not self._interactive:
+            raise Conflict(
+                "the workload was started without input", code="INPUT_CLOSED", remedy="start it with interactive"
+            )
+        for start in range(0, len(data), 65536):
+            self._send(b"I", data[start : start + 65536])
+
+    def end_of_input(self) -> None:
+        if self._interactive:
+            self._send(b"E")
+
+    def signal(self, number: int) -> None:
+        self._send(b"S", [("number", str(number))])
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._send(b"R", [("rows", str(rows)), ("columns", str(columns))])
+
+    def receive(self, timeout: float | None = None) -> list[Output | Exit]:
+        if self._exit is not None:
+            return [self._exit]
+        found: list[Output | Exit] = []
+        wait = timeout
+        while self._exit is None:
+            try:
+                one = self._connection.next(wait)
+            except TimeoutError:
+                break
+            if one is None:
+                self._exit = Exit(137, "lost", 9, "the connection to the sandbox broke off")
+            elif one[0] == b"O":
+                found.append(Output("stdout", one[1]))
+            elif one[0] == b"2":
+                found.append(Output("stderr", one[1]))
+            elif one[0] == b"X":
+                self._exit = exit_of(dict(decode(one[1])))
+            wait = 0.0  # take what else is there, without waiting
+        if self._exit is not None:
+            found.append(self._exit)
+        return found
+
+    def close(self) -> None:
+        if not self._closed:
+            self._send(b"D")
+            self._closed = True
+            self._connection.close()

@@ -1,0 +1,166 @@
+"""Whether the ledger can keep its promise: readable, sound, on a disk of this host, and shared by all who share GPUs.
+
+The file is opened read-only and asked for SQLite's own check. It must not create or upgrade anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from dibs.devices.host import Roots, read_text
+from dibs.doctor.finding import Finding, Scene
+from dibs.home import HOST_WIDE, Home
+from dibs.quantity import human_bytes
+
+# File systems on which SQLite's locks are not to be trusted between hosts, or at all.
+NETWORK = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "wekafs",
+    }
+)
+LITTLE, SCARCE = 64 << 20, 1 << 30  # arbitrary: a ledger of a year of sandboxes is some 50 MiB
+OTHER_HOME = "export DIBS_HOME=/var/tmp/dibs-$USER"
+_NO_SHELL = ("nologin", "false", "sync", "shutdown", "halt")
+
+
+def check(scene: Scene) -> Iterable[Finding]:
+    yield folder(scene.home)
+    yield file_system(scene.home, scene.roots)
+    yield space(scene.home)
+    yield soundness(scene.home)
+    yield sharing(scene)
+
+
+def folder(home: Home) -> Finding:
+    """The state folder, or the nearest one that exists above it, must be ours to write."""
+    place = _existing(home.state)
+    if not os.access(place, os.W_OK | os.X_OK):
+        why = f"leases cannot be written: {place} belongs to somebody else"
+        return Finding("ledger.folder", "fail", f"{home.state} cannot be written", why, OTHER_HOME)
+    if home.ledger.exists() and not os.access(home.ledger, os.R_OK | os.W_OK):
+        why = "leases cannot be written: the file belongs to somebody else"
+        fix = f"sudo chown $USER {home.ledger}"
+        return Finding("ledger.folder", "fail", f"{home.ledger} cannot be written", why, fix)
+    later = "" if place == home.state else ", made when it is first needed"
+    return Finding("ledger.folder", "ok", f"{home.state} can be written{later}")
+
+
+def file_system(home: Home, roots: Roots) -> Finding:
+    kind = file_system_of(_existing(home.state), read_text(f"{roots.proc}/self/mountinfo", 1 << 20) or "")
+    if kind in NETWORK:
+        why = f"it is on {kind}, where locks are not to be trusted: two leases of one device could both be written"
+        return Finding("ledger.disk", "fail", f"{home.state} is on a network file system", why, OTHER_HOME)
+    if not kind:
+        return Finding("ledger.disk", "skip", "the file system of the ledger is not known", "there is no mountinfo")
+    return Finding("ledger.disk", "ok", f"{home.state} is on a local file system ({kind})")
+
+
+def space(home: Home) -> Finding:
+    state = os.statvfs(_existing(home.state))
+    free = state.f_bavail * state.f_frsize
+    title = f"{human_bytes(free)} free at {home.state}"
+    why = "a ledger that cannot grow refuses new leases"
+    if free < LITTLE:
+        return Finding("ledger.space", "fail", title, why, f"free some space: du -xh {_existing(home.state)} | sort -h")
+    if free < SCARCE:
+        return Finding("ledger.space", "warn", title, why, f"free some space: du -xh {_existing(home.state)} | sort -h")
+    return Finding("ledger.space", "ok", title)
+
+
+def soundness(home: Home) -> Finding:
+    import sqlite3
+    from contextlib import closing
+
+    if not home.ledger.exists():
+        return Finding("ledger.sound", "ok", "there is no ledger yet; it is made when it is first needed")
+    try:
+        with closing(sqlite3.connect(f"{home.ledger.absolute().as_uri()}?mode=ro", uri=True, timeout=2)) as ledger:
+            answers = [str(row[0]) for row in ledger.execute("PRAGMA quick_check(5)")]
+    except sqlite3.Error as error:
+        answers = [str(error)]
+    if answers == ["ok"]:
+        return Finding("ledger.sound", "ok", f"{home.ledger} is sound")
+    why = f"SQLite says: {'; '.join(answers)}"
+    fix = f"stop all sandboxes, then mv {home.ledger} {home.ledger}.broken"
+    return Finding("ledger.sound", "fail", f"{home.ledger} is damaged or cannot be read", why, fix)
+
+
+def sharing(scene: Scene) -> Finding:
+    """Two people with a ledger each can hold the same card; one host-wide ledger prevents it."""
+    name = "ledger.shared"
+    if scene.home.shared:
+        return Finding(name, "ok", f"the ledger is host-wide ({HOST_WIDE}): nobody books a device twice")
+    cards = [device for device in scene.inventory.devices if device.attributes.get("type") in ("gpu", "mig")]
+    people = humans(scene.roots)
+    if not cards or len(people) < 2:
+        return Finding(name, "ok", "this host has no GPUs that several people could share")
+    why = (
+        f"{len(people)} people can log in here and each has a ledger of their own, so two can hold the same GPU: "
+        f"{', '.join(people[:5])}{', …' if len(people) > 5 else ''}"
+    )
+    if HOST_WIDE.is_dir() and "DIBS_HOME" not in os.environ:
+        title = f"{HOST_WIDE} exists, but you may not write to it"
+        return Finding(name, "warn", title, why, "sudo usermod -aG dibs $USER, and log in again")
+    members = " && ".join(f"sudo usermod -aG dibs {person}" for person in people[:5])
+    fix = f"sudo groupadd -f dibs && sudo install -d -m 2770 -g dibs {HOST_WIDE} && {members}"
+    return Finding(name, "warn", "the GPUs are shared, the ledger is not", why, fix)
+
+
+def humans(roots: Roots) -> list[str]:
+    """The people of a host: ordinary user ids with a shell."""
+    people = []
+    for line in (read_text(f"{roots.etc}/passwd", 1 << 20) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) == 7 and fields[2].isdigit() and 1000 <= int(fields[2]) < 60000:
+            shell = fields[6].rpartition("/")[2]
+            if shell and shell not in _NO_SHELL:
+                people.append(fields[0])
+    return people
+
+
+def file_system_of(path: Path, mountinfo: str) -> str:
+    """The type of the file system that holds a path; empty if the mounts do not say."""
+    place = os.path.realpath(path)
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].encode().decode("unicode_escape").rstrip("/") or "/"
+        inside = point in ("/", place) or place.startswith(point + "/")
+        if inside and len(point) >= best:  # of two mounts on one point the later one is seen
+            best, kind = len(point), right.split(" ")[0]
+    return kind
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path

@@ -283,7 +283,7 @@ class Generator:
         if ordered is not None:
             return ordered
         left_kind, right_kind = left_node.type, right_node.type
-        same = left_kind == right_kind and left_kind.kind in _NATIVE
+        same = left_kind == right_kind and left_kind.kind in _NATIVE and left_kind.kind != "null_type"
         if node.function not in ("_==_", "_!=_") and not same:
             return None
         left, left_fails = self.node(left_node)

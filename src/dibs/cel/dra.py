@@ -223,6 +223,8 @@ def _environment(*, consumable_capacity: bool, list_attributes: bool, cost_limit
         libraries.optionals(),
         libraries.bindings(),
         libraries.two_variables(),
+        libraries.times(),
+        libraries.network(),
         quantities(),
         versions(),
     ]

@@ -60,6 +60,20 @@ def encoders() -> Library:
     return make()
 
 
+def times() -> Library:
+    """duration, timestamp and their parts."""
+    from dibs.cel.library.times import times as make
+
+    return make()
+
+
+def network() -> Library:
+    """Kubernetes' ip, cidr and their tests."""
+    from dibs.cel.library.network import network as make
+
+    return make()
+
+
 def bindings() -> Library:
     """cel.bind."""
     return Library("bindings", macros=BINDINGS)

@@ -311,7 +311,7 @@ def _conversions() -> list[Function]:
             Overload((STRING,), BYTES, lambda a: a.encode(), fails=False, cost=linear(0.1, result=4)),
         ),
         Function("dyn", Overload((A,), DYN, lambda a: a, fails=False, template="a")),
-        Function("type", Overload((A,), type_of(A), lambda a: TypeValue(type_name(a)), fails=False)),
+        Function("type", Overload((A,), type_of(DYN), lambda a: TypeValue(type_name(a)), fails=False)),
     ]
 
 

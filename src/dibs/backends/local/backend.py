@@ -525,7 +525,7 @@ class LocalBackend:
         if handle.keeper is not None:
             _await_gone(handle.keeper, 5.0)  # it tidies up after it has told the end
         for _ in range(100):
-            left = cgroups.remove(_groups(handle))
+            left = cgroups.remove([*_groups(handle), *filter(None, [handle.data.get("freezer")])])
             if not left:
                 break
             select.select([], [], [], 0.01)
@@ -653,7 +653,8 @@ def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgr
     keeper, init = name_of(int(answer["keeper"])), name_of(int(answer["init"]))
     if keeper is None or init is None:
         raise _setup_failed("it ended at once")
-    return Handle("local", workload.id, str(folder), keeper, init, {"groups": "\n".join(group.folders)})
+    data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
+    return Handle("local", workload.id, str(folder), keeper, init, data)
 
 
 def _check_still_there(fact: Any, args: list[str]) -> None:

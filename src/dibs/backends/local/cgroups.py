@@ -39,7 +39,7 @@ class Group(msgspec.Struct, frozen=True):
     """The group of one sandbox: the folders to join, and the files that matter."""
 
     folders: tuple[str, ...] = ()
-    freezer: str = ""  # "v1:FOLDER" or "v2:FOLDER"
+    freezer: str = ""  # "v1:FOLDER" or "v2:FOLDER"; made only when it is needed
     oom: str = ""
 
 
@@ -83,27 +83,22 @@ def own_group(point: str) -> str:
     return point
 
 
-@lru_cache(maxsize=1)
-def trees() -> dict[str, Tree]:
-    """For every controller, and `freezer`: where a group can be made. Found out by making one."""
+@lru_cache(maxsize=8)
+def tree(name: str) -> Tree:
+    """Where groups of a controller, or of the `freezer`, can be made. Found out by making one."""
     try:
         known = hierarchies(read("/proc/self/mountinfo"))
     except OSError as error:
-        lost = Tree(0, "", f"the control groups cannot be read: {error.strerror}", "mount /proc and /sys/fs/cgroup")
-        return dict.fromkeys((*CONTROLLERS, "freezer"), lost)
-    found = {}
-    for name in (*CONTROLLERS, "freezer"):
-        version, point = known.get(name, (0, ""))
-        if not version and name == "freezer" and "unified" in known:
-            version, point = known["unified"]
-        if version == 1:
-            found[name] = _try(1, f"{point}/{PARENT}", "")
-        elif version == 2:
-            found[name] = _version_2(point, "" if name == "freezer" else name)
-        else:
-            reason = f"this host has no {name} control group"
-            found[name] = Tree(0, "", reason, "mount a cgroup file system with that controller")
-    return found
+        reason = f"the control groups cannot be read: {error.strerror}"
+        return Tree(0, "", reason, "mount /proc and /sys/fs/cgroup")
+    version, point = known.get(name, (0, ""))
+    if not version and name == "freezer" and "unified" in known:
+        version, point = known["unified"]
+    if version == 1:
+        return _try(1, f"{point}/{PARENT}", "")
+    if version == 2:
+        return _version_2(point, "" if name == "freezer" else name)
+    return Tree(0, "", f"this host has no {name} control group", "mount a cgroup file system with that controller")
 
 
 def _try(version: int, parent: str, controller: str) -> Tree:
@@ -115,7 +110,8 @@ def _try(version: int, parent: str, controller: str) -> Tree:
             _enable(parent, controller)
         os.mkdir(probe)
         try:
-            _join_and_leave(probe)
+            if os.getuid():  # root may always get in, and joining costs tens of milliseconds
+                _join_and_leave(probe)
         finally:
             os.rmdir(probe)
     except OSError as error:
@@ -160,17 +156,17 @@ def _version_2(point: str, controller: str) -> Tree:
         own = os.path.dirname(own)
     first = None
     for place in places:
-        tree = _try(2, f"{place}/{PARENT}", controller)
-        if tree.folder:
-            return tree
-        first = first or tree
+        found = _try(2, f"{place}/{PARENT}", controller)
+        if found.folder:
+            return found
+        first = first or found
     assert first is not None
     return first
 
 
 def can_limit(name: str) -> Capability:
-    tree = trees()[name]
-    return Capability(bool(tree.folder), tree.reason, tree.remedy)
+    found = tree(name)
+    return Capability(bool(found.folder), found.reason, found.remedy)
 
 
 def expected(limits: Limits) -> dict[str, int]:
@@ -193,21 +189,18 @@ def wanted(limits: Limits) -> list[str]:
 def make(sandbox_id: str, limits: Limits) -> Group:
     """The group of a sandbox with its limits written. On failure nothing is left."""
     folders: dict[str, str] = {}
-    known = trees()
     made: list[str] = []
     try:
-        for name in (*wanted(limits), "freezer"):
-            tree = known[name]
-            if not tree.folder:
-                if name == "freezer":
-                    continue  # pausing then works by signals
-                raise Unsupported(tree.reason, field=name, code="LIMIT_NOT_ENFORCEABLE", remedy=tree.remedy)
-            folder = f"{tree.folder}/{sandbox_id}"
+        for name in wanted(limits):
+            found = tree(name)
+            if not found.folder:
+                raise Unsupported(found.reason, field=name, code="LIMIT_NOT_ENFORCEABLE", remedy=found.remedy)
+            folder = f"{found.folder}/{sandbox_id}"
             if folder not in made:
-                made.append(folder)
                 os.mkdir(folder)
+                made.append(folder)
             folders[name] = folder
-        _write_limits(limits, {name: (known[name].version, folder) for name, folder in folders.items()})
+        _write_limits(limits, {name: (tree(name).version, folder) for name, folder in folders.items()})
     except OSError as error:
         remove(made)
         raise BackendUnavailable(
@@ -216,11 +209,12 @@ def make(sandbox_id: str, limits: Limits) -> Group:
     except Unsupported:
         remove(made)
         raise
-    freezer = f"v{known['freezer'].version}:{folders['freezer']}" if "freezer" in folders else ""
+    freezer = tree("freezer")
     oom = ""
     if "memory" in folders:
-        oom = folders["memory"] + ("/memory.oom_control" if known["memory"].version == 1 else "/memory.events")
-    return Group(tuple(made), freezer, oom)
+        oom = folders["memory"] + ("/memory.oom_control" if tree("memory").version == 1 else "/memory.events")
+    # The freezer's folder is made by the shim when it is needed: joining a group is slow, and pausing is rare.
+    return Group(tuple(made), f"v{freezer.version}:{freezer.folder}/{sandbox_id}" if freezer.folder else "", oom)
 
 
 def _write_limits(limits: Limits, places: dict[str, tuple[int, str]]) -> None:

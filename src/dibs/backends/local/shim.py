@@ -316,6 +316,7 @@ class Shim(Keeper):
     def freeze(self) -> None:
         if self.freezer:
             kind, _, path = self.freezer.partition(":")
+            self.gather(path)
             if kind == "v2":
                 write(path + "/cgroup.freeze", "1")
                 wait_for(path + "/cgroup.events", "frozen 1")
@@ -338,6 +339,23 @@ class Shim(Keeper):
                 self.thaw()
                 raise OSError(errno.EAGAIN, "the sandbox starts processes faster than they can be stopped")
         self.paused = True
+
+    def gather(self, path: str) -> None:
+        """Bring every process of the sandbox into the freezer's group. Children are born where their parents are."""
+        if not os.path.isdir(path):
+            os.mkdir(path)
+        for _ in range(1000):
+            with open(path + "/cgroup.procs") as file:
+                members = {int(line) for line in file}
+            strangers = [pid for pid in self.inside() if pid not in members]
+            if not strangers:
+                return
+            for pid in strangers:
+                try:
+                    write(path + "/cgroup.procs", str(pid))
+                except ProcessLookupError:
+                    continue
+        raise OSError(errno.EAGAIN, "the sandbox starts processes faster than they can be gathered")
 
     def thaw(self) -> None:
         if self.freezer:

@@ -1,0 +1,34 @@
+"""Every test has a home of its own and an environment without surprises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dibs.devices.simulated import parse_world, simulate
+from dibs.home import Home
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("DIBS_", "XDG_")) and name != "DIBS_CONFORMANCE_DATA":
+            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DIBS_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    root = tmp_path / "home"
+    return Home(state=root, config=root / "config").make()
+
+
+@pytest.fixture
+def eight_gpus(home: Home) -> Home:
+    """A home with eight simulated H100s."""
+    simulate(home, parse_world("8", model="H100"))
+    return home

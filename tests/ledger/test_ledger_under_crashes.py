@@ -1,0 +1,145 @@
+"""A state machine of the ledger: any order of reserve, attach, crash, restart, release keeps its two promises.
+
+Safety: no unit is in two live leases. Liveness: once all owners are gone, a reconciliation leaves nothing booked.
+A crash is the end of a process between any two verbs: its open transaction is lost, its rows stay.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dibs.backends.port import Handle
+from dibs.errors import Busy, Conflict
+from dibs.home import Home
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
+from dibs.ledger.store import Ledger, new_id
+from dibs.process import ProcessName, boot_id, host_id, myself, pid_namespace
+from dibs.workloads.reconcile import reconcile
+from dibs.workloads.registry import Registry
+
+UNITS = ("card-0/a", "card-0/b", "card-1", "card-2")
+DEVICES = {
+    "card-0": ("card-0/a", "card-0/b"),
+    "part-a": ("card-0/a",),
+    "part-b": ("card-0/b",),
+    "card-1": ("card-1",),
+    "card-2": ("card-2",),
+}
+DEAD = ProcessName(host_id(), boot_id(), pid_namespace(), 2**22 + 1, 1)  # a pid that cannot be
+REBOOTED = ProcessName(host_id(), "another-boot", pid_namespace(), 1, 1)
+ELSEWHERE = ProcessName("another-host", boot_id(), pid_namespace(), 1, 1)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    @initialize()
+    def open_it(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        root = Path(self.folder.name)
+        self.home = Home(state=root, config=root)
+        self.ledger = Ledger(self.home)
+        self.registry = Registry(self.home)
+        self.model: dict[str, tuple[set[str], bool]] = {}  # live sandbox -> its units, whether its processes live
+
+    def teardown(self) -> None:
+        if hasattr(self, "ledger"):
+            self.ledger.close()
+            self.folder.cleanup()
+
+    @rule(names=st.sets(st.sampled_from(sorted(DEVICES)), min_size=1, max_size=3), crash=st.booleans())
+    def reserve(self, names: set[str], crash: bool) -> None:
+        units = [unit for name in names for unit in DEVICES[name]]
+        taken = set().union(*(units for units, _ in self.model.values())) if self.model else set()
+        row = SandboxRow(
+            id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state="creating", uid=0, username="anna",
+            owner=myself(), spec=b"{}", folder="/nowhere", created_at=1.0,
+        )  # fmt: skip
+        devices = [LeasedDevice(name, units=DEVICES[name]) for name in sorted(names)]
+        possible = len(units) == len(set(units)) and not taken.intersection(units)
+        try:
+            with self.ledger.writing():
+                self.ledger.add_sandbox(row)
+                self.ledger.reserve(row.id, devices)
+                if crash:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            assert crash
+            return
+        except Busy:
+            assert not possible
+            return
+        assert possible
+        self.model[row.id] = (set(units), True)
+
+    @rule(data=st.data())
+    def attach(self, data: st.DataObject) -> None:
+        waiting = [row.id for row in self.ledger.sandboxes(live_only=True) if row.handle is None]
+        if not waiting:
+            return
+        sandbox_id = data.draw(st.sampled_from(sorted(waiting)))
+        handle = Handle("fake", sandbox_id, "/nowhere", keeper=myself())
+        with self.ledger.writing():
+            self.ledger.attach(sandbox_id, handle=encode(handle).encode(), receipt=b"{}")
+
+    @rule(data=st.data(), how=st.sampled_from([DEAD, REBOOTED, ELSEWHERE]))
+    def everything_of_one_dies(self, data: st.DataObject, how: ProcessName) -> None:
+        """Owner and workload go away without a word: kill -9, a reboot, or a host that cannot be seen."""
+        if not self.model:
+            return
+        sandbox_id = data.draw(st.sampled_from(sorted(self.model)))
+        row = self.ledger.sandbox(sandbox_id)
+        self.ledger._db.execute("UPDATE sandboxes SET owner = :o WHERE id = :id", o=encode(how), id=sandbox_id)
+        if row.handle is not None:
+            handle = msgspec.structs.replace(msgspec.json.decode(row.handle, type=Handle), keeper=how)
+            self.ledger._db.execute("UPDATE sandboxes SET handle = :h WHERE id = :id", h=encode(handle), id=sandbox_id)
+        self.model[sandbox_id] = (self.model[sandbox_id][0], how is ELSEWHERE)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if not self.model:
+            return
+        sandbox_id = data.draw(st.sampled_from(sorted(self.model)))
+        with self.ledger.writing():
+            assert self.ledger.end(SandboxId(sandbox_id), "exited", exit=None, reason="done")
+        del self.model[sandbox_id]
+
+    @rule()
+    def restart(self) -> None:
+        self.ledger.close()
+        self.ledger = Ledger(self.home)
+        ended = set(reconcile(self.ledger, self.registry))
+        dead = {sandbox_id for sandbox_id, (_, alive) in self.model.items() if not alive}
+        assert ended == dead, "exactly those that are proved gone are freed"
+        for sandbox_id in dead:
+            del self.model[sandbox_id]
+
+    @rule(data=st.data())
+    def stop_twice(self, data: st.DataObject) -> None:
+        if not self.model:
+            return
+        sandbox_id = data.draw(st.sampled_from(sorted(self.model)))
+        try:
+            with self.ledger.writing():
+                self.ledger.set_state(SandboxId(sandbox_id), "stopping", expected=("running",))
+        except Conflict:
+            assert self.ledger.sandbox(sandbox_id).state != "running"
+
+    @invariant()
+    def no_unit_is_booked_twice_and_none_is_lost(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        booked: list[str] = [
+            unit for lease in self.ledger.leases() for device in lease.devices for unit in device.units
+        ]
+        assert len(booked) == len(set(booked))
+        expected = set().union(*(units for units, _ in self.model.values())) if self.model else set()
+        assert set(booked) == set(self.ledger.holders()) == expected
+
+
+TestLedgerUnderCrashes = LedgerMachine.TestCase
+TestLedgerUnderCrashes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,210 @@
+"""Which devices a request gets, and what it is told when it gets none."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.cdi.spec import ContainerEdits
+from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
+from dibs.ledger.rows import Holder, LeaseId, SandboxId
+from dibs.plan.explanation import Fate
+from dibs.plan.matching import assign
+from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
+from dibs.request import parse_request
+
+GIB = 1 << 30
+
+
+def gpu(index: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 81559 << 20, **more: object) -> Device:
+    device = Device(
+        driver="gpu.nvidia.com",
+        pool="host",
+        name=f"gpu-{index}",
+        vendor="nvidia",
+        model=model,
+        uuid=f"GPU-{index}",
+        index=index,
+        attributes={"type": "gpu", "productName": model},
+        capacity={"memory": memory},
+        aliases=(f"nvidia.com/gpu={index}",),
+        attachment=Attachment(f"nvidia.com/gpu={index}", ContainerEdits()),
+    )
+    return msgspec.structs.replace(device, **more)
+
+
+def world(*devices: Device, held: tuple[int, ...] = (), ahead: tuple[str, ...] = (), now: float = 100.0) -> World:
+    holder = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "train", "anna", 40.0, "attached")
+    holders = {unit: holder for index in held for unit in devices[index].booked_units}
+    return World(Inventory(devices), holders, tuple(parse_request({"gpu": text}) for text in ahead), now)
+
+
+def chosen(gpu_text: object, where: World) -> list[str]:
+    decision = plan_devices(parse_request({"gpu": gpu_text}), where)
+    assert isinstance(decision, DevicePlan), decision
+    return [device.name for device in decision.devices]
+
+
+def refused(gpu_text: object, where: World) -> Refusal:
+    decision = plan_devices(parse_request({"gpu": gpu_text}), where)
+    assert isinstance(decision, Refusal), decision
+    return decision
+
+
+def test_the_first_free_devices_are_chosen_in_order() -> None:
+    assert chosen(2, world(*map(gpu, range(4)), held=(0,))) == ["gpu-1", "gpu-2"]
+
+
+def test_all_is_resolved_to_the_list_of_free_ones() -> None:
+    assert chosen("all", world(*map(gpu, range(4)), held=(2,))) == ["gpu-0", "gpu-1", "gpu-3"]
+
+
+def test_two_wishes_are_both_served_whatever_their_order() -> None:
+    where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB))
+    assert chosen(["1", "H100"], where) == ["gpu-0", "gpu-1"]
+    assert chosen(["H100", "1"], where) == ["gpu-0", "gpu-1"]
+
+
+def test_a_held_device_is_refused_naming_holder_and_time() -> None:
+    refusal = refused(2, world(gpu(0), gpu(1), held=(1,)))
+    assert refusal.waitable
+    assert refusal.error == "Busy"
+    assert "gpu-1 held by train (anna) for 1m00s" in refusal.problems[0].reason
+    assert "--wait" in refusal.problems[0].remedy
+
+
+def test_the_nearest_miss_is_told() -> None:
+    refusal = refused("H100:80Gi..", world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
+    assert not refusal.waitable
+    assert "nearest miss: gpu.nvidia.com/host/gpu-0, 79.65Gi < 80Gi" in refusal.problems[0].reason
+
+
+def test_an_unhealthy_device_is_passed_over_and_named_when_it_is_needed() -> None:
+    where = world(gpu(0, health=Health(ok=False, reason="Xid 79")), gpu(1))
+    assert chosen(1, where) == ["gpu-1"]
+    refusal = refused(2, where)
+    assert refusal.error == "Unhealthy"
+    assert "Xid 79" in refusal.problems[0].reason
+
+
+def test_a_card_used_outside_dibs_is_not_given_away_unless_asked() -> None:
+    where = world(gpu(0, used_by=(ExternalUse(4711, "bob", "python"),)))
+    refusal = refused(1, where)
+    assert "python (pid 4711, bob)" in refusal.problems[0].reason
+    assert "--allow-busy" in refusal.problems[0].remedy
+    decision = plan_devices(parse_request({"gpu": 1, "allow_busy": True}), where)
+    assert isinstance(decision, DevicePlan)
+
+
+def test_a_device_that_cannot_be_attached_says_why() -> None:
+    refusal = refused(1, world(gpu(0, attachment=None, unattachable="its node is gone")))
+    assert refusal.error == "Unsupported"
+    assert "its node is gone" in refusal.problems[0].reason
+
+
+def test_no_gpu_at_all_points_to_the_doctor() -> None:
+    refusal = refused(1, world())
+    assert refusal.error == "NoMatch"
+    assert "dibs doctor" in refusal.problems[0].remedy
+
+
+def test_an_exact_device_is_found_by_every_name() -> None:
+    where = world(gpu(0), gpu(1))
+    for name in ("nvidia.com/gpu=1", "GPU-1", "gpu-1", "gpu.nvidia.com/host/gpu-1"):
+        decision = plan_devices(parse_request({"device": name}), where)
+        assert isinstance(decision, DevicePlan)
+        assert [device.name for device in decision.devices] == ["gpu-1"]
+
+
+def test_an_unknown_exact_device_is_refused_with_what_there_is() -> None:
+    decision = plan_devices(parse_request({"device": "nvidia.com/gpu=9"}), world(gpu(0)))
+    assert isinstance(decision, Refusal)
+    assert decision.problems[0].code == "DEVICE_NOT_FOUND"
+    assert "nvidia.com/gpu=0" in decision.problems[0].remedy
+
+
+def test_who_came_first_is_served_first() -> None:
+    where = world(gpu(0), gpu(1), ahead=("1",))
+    assert chosen(1, where) == ["gpu-1"]
+    refusal = refused(2, where)
+    assert "number 1 in the queue waits for it" in refusal.problems[0].reason
+
+
+def test_a_large_request_in_front_is_not_starved_by_small_ones_behind() -> None:
+    where = world(gpu(0), gpu(1), held=(0,), ahead=("2",))
+    assert refused(1, where).waitable
+
+
+def test_who_wants_something_else_may_pass() -> None:
+    where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB), held=(0,), ahead=("H100",))
+    assert chosen("L4", where) == ["gpu-1"]
+
+
+def parts(index: int, count: int) -> list[Device]:
+    card = gpu(index, units=tuple(UnitId(f"gpu-{index}/{n}") for n in range(count)))
+    return [card] + [
+        gpu(
+            100 * index + n,
+            memory=10 * GIB,
+            name=f"gpu-{index}-part-{n}",
+            units=(UnitId(f"gpu-{index}/{n}"),),
+            parent=card.id,
+            attributes={"type": "mig", "productName": "NVIDIA H100 80GB HBM3"},
+        )
+        for n in range(count)
+    ]
+
+
+def test_a_part_is_given_only_to_who_asks_for_less_than_a_card() -> None:
+    where = world(*parts(0, 2), *parts(1, 2))
+    assert chosen(1, where) == ["gpu-0"]
+    assert chosen("10GB:1", where) == ["gpu-0-part-0"]
+    assert chosen("..20GB:3", where) == ["gpu-0-part-0", "gpu-0-part-1", "gpu-1-part-0"]
+
+
+def test_a_part_excludes_its_card_and_a_card_its_parts() -> None:
+    devices = [*parts(0, 2), *parts(1, 2)]
+    assert chosen(1, world(*devices, held=(1,))) == ["gpu-1"]
+    assert chosen("10GB:2", world(*devices, held=(0,))) == ["gpu-1-part-0", "gpu-1-part-1"]
+    assert refused(2, world(*devices, held=(1,))).waitable
+
+
+def test_the_explanation_has_a_verdict_for_every_device() -> None:
+    where = world(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24 * GIB), held=(1,))
+    decision = plan_devices(parse_request({"gpu": "H100"}), where)
+    assert isinstance(decision, DevicePlan)
+    fates = {v.device.rpartition("/")[2]: v.fate for v in decision.wishes[0].verdicts}
+    assert fates == {"gpu-0": Fate.CHOSEN, "gpu-1": Fate.BUSY, "gpu-2": Fate.NO_MATCH}
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.lists(st.sets(st.integers(0, 5)), min_size=3, max_size=3),
+)
+def test_assignment_succeeds_exactly_when_one_exists(wants: list[int], fitting: list[set[int]]) -> None:
+    devices = [gpu(index) for index in range(6)]
+    candidates = [[devices[i] for i in sorted(fitting[wish])] for wish in range(len(wants))]
+
+    def possible(wish: int, used: frozenset[int]) -> bool:
+        if wish == len(wants):
+            return True
+        import itertools
+
+        free = sorted(fitting[wish] - used)
+        return any(possible(wish + 1, used | set(c)) for c in itertools.combinations(free, wants[wish]))
+
+    result = assign(wants, candidates)
+    assert (result is not None) == possible(0, frozenset())
+    if result is not None:
+        flat = [device.id for group in result for device in group]
+        assert len(flat) == len(set(flat)) == sum(wants)
+        for wish, group in enumerate(result):
+            assert all(device in candidates[wish] for device in group)
+
+
+@pytest.mark.parametrize("text", ["1", "2", "all", "H100:2", "10GB:2"])
+def test_planning_twice_gives_the_same(text: str) -> None:
+    where = world(*parts(0, 2), *parts(1, 2), gpu(7, "NVIDIA L4", 24 * GIB))
+    assert plan_devices(parse_request({"gpu": text}), where) == plan_devices(parse_request({"gpu": text}), where)

@@ -1,0 +1,217 @@
+"""The search: depth first, the first complete solution wins.
+
+`allocator` starts it. Claim by claim, request by request, device by device; within a request only devices behind the
+last one are tried, so that combinations are tried and not their permutations. When a path fails, the next device is
+tried, then the next alternative. Until the first dead end nothing is looked up in advance; from then on `lookahead`
+says which paths cannot succeed. It only ever removes paths without a solution, so the answer stays the same.
+
+The search keeps its own stack: its depth is not limited by Python's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dibs.claims.attempt import Attempt, Given
+from dibs.claims.failures import Cancelled, GaveUp
+from dibs.claims.lookahead import Lookahead
+from dibs.claims.wanted import MAX_RESULTS, Wanted
+
+_FAILED, _TOO_MANY = 1, 2  # too many devices: no other device of the same claim can help, only an alternative
+
+
+class _Choice:
+    """Which alternative of a request is being tried."""
+
+    __slots__ = ("group", "index", "only_too_many")
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.index = 0
+        self.only_too_many = True
+
+
+class _Pick:
+    """A device that was taken, and where to go on if it was the wrong one."""
+
+    __slots__ = ("count", "cursor", "failed", "given", "group", "wanted")
+
+    def __init__(
+        self, group: int, wanted: Wanted, count: int, cursor: int, given: Given, failed: set[object] | None
+    ) -> None:
+        self.group = group
+        self.wanted = wanted
+        self.count = count
+        self.cursor = cursor
+        self.given = given
+        self.failed = failed
+
+
+class Search:
+    """One run. `groups` are the requests of all claims in order, each with its alternatives."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        groups: list[list[Wanted]],
+        choosing: set[int],
+        budget: int,
+        cancelled: Callable[[], bool] | None,
+    ) -> None:
+        """`choosing`: the indices of the groups that are a choice (`firstAvailable`)."""
+        self.attempt = attempt
+        self.groups = groups
+        self.choosing = choosing
+        self.budget = budget
+        self.cancelled = cancelled
+        self.steps = 0
+        self.furthest = 0  # devices placed at most
+        self.furthest_group = 0
+        self.chosen: dict[int, Wanted] = {}
+        self.hopeless = ""  # why the look-ahead gave up at once
+        self._lookahead: Lookahead | None = None
+
+    def run(self) -> bool:
+        """Whether a solution was found; it then stands in the attempt."""
+        stack: list[_Choice | _Pick] = []
+        groups = self.groups
+        group = 0
+        while True:
+            signal, origin = self._descend(stack, group)
+            if not signal:
+                return True
+            if self._lookahead is None:
+                self._lookahead = Lookahead(self.attempt, groups)
+                self.hopeless = self._lookahead.hopeless()
+                if self.hopeless:
+                    return False
+            resumed = self._backtrack(stack, signal, origin)
+            if resumed is None:
+                return False
+            group = resumed
+
+    def _descend(self, stack: list[_Choice | _Pick], group: int) -> tuple[int, int]:
+        """Go down from a request until everything is placed (0) or a dead end is met (its signal and claim)."""
+        groups = self.groups
+        while group < len(groups):
+            alternatives = groups[group]
+            if group in self.choosing:
+                stack.append(_Choice(group))
+            wanted = alternatives[0]
+            signal = self._place(stack, group, wanted)
+            if signal:
+                return signal, wanted.claim_index
+            group += 1
+        return 0, 0
+
+    def _place(self, stack: list[_Choice | _Pick], group: int, wanted: Wanted) -> int:
+        """Place a whole request, from its first device on."""
+        self.chosen[group] = wanted
+        if wanted.everything and not wanted.positions:
+            return _FAILED
+        if len(self.attempt.given[wanted.claim_index]) + wanted.need > MAX_RESULTS and wanted.need > 0:
+            return _TOO_MANY
+        return self._pick(stack, group, wanted, 0, 0, None)
+
+    def _pick(
+        self,
+        stack: list[_Choice | _Pick],
+        group: int,
+        wanted: Wanted,
+        count: int,
+        cursor: int,
+        failed: set[object] | None,
+    ) -> int:
+        """Place the devices of a request from the given one on; the first is looked for from the cursor on."""
+        attempt = self.attempt
+        found = wanted.positions if wanted.everything else wanted.selection.found
+        more = None if wanted.everything else wanted.selection.more
+        lookahead = self._lookahead
+        while count < wanted.need:
+            while True:
+                if cursor >= len(found) and (more is None or not more()):
+                    self._note(group)
+                    return _FAILED
+                position = found[cursor]
+                cursor += 1
+                self.steps += 1
+                if self.steps > self.budget or self.cancelled is not None:
+                    self._check()
+                if failed is not None and lookahead is not None and lookahead.likeness(position) in failed:
+                    continue
+                given = attempt.take(wanted, position)
+                if given is None:
+                    if wanted.everything:
+                        return _FAILED
+                    continue
+                if lookahead is not None and not lookahead.possible(group, wanted, count + 1, position):
+                    attempt.put_back(given)
+                    if wanted.everything:
+                        return _FAILED
+                    failed = failed if failed is not None else set()
+                    failed.add(lookahead.likeness(position))
+                    continue
+                break
+            stack.append(_Pick(group, wanted, count, cursor, given, failed))
+            failed = None
+            count += 1
+        return 0
+
+    def _backtrack(self, stack: list[_Choice | _Pick], signal: int, origin: int) -> int | None:
+        """Undo until another way opens, and take it; the group to go on with, None where there is no other way."""
+        while stack:
+            frame = stack[-1]
+            if isinstance(frame, _Choice):
+                alternatives = self.groups[frame.group]
+                claim = alternatives[0].claim_index
+                if signal == _TOO_MANY and claim != origin:
+                    signal = _FAILED
+                if signal != _TOO_MANY:
+                    frame.only_too_many = False
+                frame.index += 1
+                if frame.index == len(alternatives):
+                    stack.pop()
+                    signal, origin = (_TOO_MANY if frame.only_too_many else _FAILED), claim
+                    continue
+                signal = self._place(stack, frame.group, alternatives[frame.index])
+                if not signal:
+                    return frame.group + 1
+                origin = claim
+                continue
+            stack.pop()
+            self.attempt.put_back(frame.given)
+            wanted = frame.wanted
+            if signal == _TOO_MANY and wanted.claim_index != origin:
+                signal = _FAILED
+            if signal == _TOO_MANY or wanted.everything:
+                origin = wanted.claim_index
+                continue
+            failed = frame.failed
+            if self._lookahead is not None:
+                failed = failed if failed is not None else set()
+                failed.add(self._lookahead.likeness(frame.given.position))
+            origin = wanted.claim_index
+            signal = self._pick(stack, frame.group, wanted, frame.count, frame.cursor, failed)
+            if not signal:
+                return frame.group + 1
+        return None
+
+    def _check(self) -> None:
+        if self.steps > self.budget:
+            raise GaveUp(f"gave up after {self.budget} steps: {self.progress()}")
+        if self.cancelled is not None and self.cancelled():
+            raise Cancelled(f"stopped after {self.steps} steps, as asked: {self.progress()}")
+
+    def _note(self, group: int) -> None:
+        placed = sum(len(given) for given in self.attempt.given)
+        if placed >= self.furthest:
+            self.furthest, self.furthest_group = placed, group
+
+    def progress(self) -> str:
+        """How far it came, for a person."""
+        wanted = self.groups[self.furthest_group][0]
+        devices = "device was" if self.furthest == 1 else "devices were"
+        return (
+            f"at most {self.furthest} {devices} placed before request {wanted.request} "
+            f"of claim {wanted.claim} found no further device"
+        )

@@ -75,7 +75,10 @@ MODELS: tuple[Model, ...] = (
         96,
         "Blackwell",
         "12.0",
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        ),
     ),
     # The GB10 shares the memory of its host, and its driver reports none of its own: this is what CUDA sees.
     Model("GB10", "NVIDIA GB10", "nvidia", 122570, 128, "Blackwell", "12.1"),

@@ -54,5 +54,5 @@ def look_at_host(
 
     specs = cdi_source.read(spec_dirs)
     cards = nvml.read(started_by_dibs, roots, library)
-    devices, pci_errors = joining.join(specs.devices, cards, roots)
-    return Inventory(devices, (*specs.errors, *cards.errors, *pci_errors))
+    devices, errors = joining.join(specs.devices, cards, started_by_dibs, roots)
+    return Inventory(devices, (*specs.errors, *cards.errors, *errors))

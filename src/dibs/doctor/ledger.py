@@ -87,9 +87,9 @@ def space(home: Home) -> Finding:
     title = f"{human_bytes(free)} free at {home.state}"
     why = "a ledger that cannot grow refuses new leases"
     if free < LITTLE:
-        return Finding("ledger.space", "fail", title, why, f"free some space: du -xh {_existing(home.state)} | sort -h")
+        return Finding("ledger.space", "fail", title, why, f"du -xh {_existing(home.state)} | sort -h | tail")
     if free < SCARCE:
-        return Finding("ledger.space", "warn", title, why, f"free some space: du -xh {_existing(home.state)} | sort -h")
+        return Finding("ledger.space", "warn", title, why, f"du -xh {_existing(home.state)} | sort -h | tail")
     return Finding("ledger.space", "ok", title)
 
 
@@ -106,8 +106,8 @@ def soundness(home: Home) -> Finding:
         answers = [str(error)]
     if answers == ["ok"]:
         return Finding("ledger.sound", "ok", f"{home.ledger} is sound")
-    why = f"SQLite says: {'; '.join(answers)}"
-    fix = f"stop all sandboxes, then mv {home.ledger} {home.ledger}.broken"
+    why = f"what runs now is unknown to a new ledger, so end all sandboxes first; SQLite says: {'; '.join(answers)}"
+    fix = f"mv {home.ledger} {home.ledger}.broken"
     return Finding("ledger.sound", "fail", f"{home.ledger} is damaged or cannot be read", why, fix)
 
 
@@ -126,7 +126,7 @@ def sharing(scene: Scene) -> Finding:
     )
     if HOST_WIDE.is_dir() and "DIBS_HOME" not in os.environ:
         title = f"{HOST_WIDE} exists, but you may not write to it"
-        return Finding(name, "warn", title, why, "sudo usermod -aG dibs $USER, and log in again")
+        return Finding(name, "warn", title, why, "sudo usermod -aG dibs $USER && newgrp dibs")
     members = " && ".join(f"sudo usermod -aG dibs {person}" for person in people[:5])
     fix = f"sudo groupadd -f dibs && sudo install -d -m 2770 -g dibs {HOST_WIDE} && {members}"
     return Finding(name, "warn", "the GPUs are shared, the ledger is not", why, fix)

@@ -20,6 +20,7 @@ from dibs.cdi import (
     apply_edits,
     fill_device_node,
     fill_device_nodes,
+    merge_edits,
     take_device_references,
 )
 
@@ -118,6 +119,15 @@ def test_network_rdt_groups_and_hooks(empty_host: str) -> None:
     assert result["process"]["user"] == {"uid": 1, "additionalGids": [7, 44]}
     hooks = [{"path": "/first"}, {"path": "/h", "args": ["h"], "env": ["A=1"], "timeout": 0}]
     assert result["hooks"] == {"poststop": hooks}
+
+
+def test_merging_appends_without_removing_and_takes_the_last_rdt_setting() -> None:
+    first = ContainerEdits(env=("A=1",), additional_gids=(1,), intel_rdt=IntelRdt("one"))
+    second = ContainerEdits(env=("A=1",), additional_gids=(1, 2), intel_rdt=IntelRdt("two"))
+    assert merge_edits([first, None, second, ContainerEdits()]) == ContainerEdits(
+        env=("A=1", "A=1"), additional_gids=(1, 1, 2), intel_rdt=IntelRdt("two")
+    )
+    assert merge_edits([]).is_empty
 
 
 def test_given_spec_is_never_changed(empty_host: str) -> None:

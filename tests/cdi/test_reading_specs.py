@@ -147,6 +147,11 @@ def test_nesting_limit_is_far_above_what_a_spec_needs() -> None:
         parse_spec(b"x: " + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1))
 
 
+def test_nesting_beyond_the_limit_is_named() -> None:
+    with pytest.raises(SpecError, match="line 1: nested deeper than 64 levels"):
+        parse_spec(b"x: " + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+
+
 def test_anchors_cannot_make_a_small_file_large() -> None:
     many = ", ".join(["*e"] * 3000)
     text = f"""

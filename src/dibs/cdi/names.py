@@ -41,8 +41,6 @@ def parse_qualified_name(device: str) -> tuple[str, str, str]:
 
 def parse_device(device: str) -> tuple[str, str, str]:
     """Return (vendor, class, name) of anything shaped like `vendor/class=name`, else ("", "", device)."""
-    if not device or device.startswith("/"):
-        return "", "", device
     kind, equals, name = device.partition("=")
     if not equals or not kind or not name:
         return "", "", device

@@ -103,6 +103,8 @@ class Checker:
         return parameter(f"_{self.fresh}")
 
     def fits(self, source: Type, target: Type) -> bool:
+        if source is target:
+            return True
         trial = dict(self.bindings)
         if not assignable(trial, source, target):
             return False
@@ -227,9 +229,14 @@ class Checker:
             if overload.member != (node.target is not None) or len(overload.params) != len(kinds):
                 continue
             names: Bindings = {}
-            trial = dict(self.bindings)
-            params = [self.instantiate(param, names) for param in overload.params]
-            if not all(assignable(trial, kind, param) for kind, param in zip(kinds, params, strict=True)):
+            fits = _plainly_fits(kinds, overload.params)
+            if fits is None:
+                trial = dict(self.bindings)
+                params = [self.instantiate(param, names) for param in overload.params]
+                fits = all(assignable(trial, kind, param) for kind, param in zip(kinds, params, strict=True))
+            else:
+                trial = self.bindings
+            if not fits:
                 continue
             node.overloads.append(overload)
             matched.append(trial)
@@ -373,6 +380,26 @@ class Checker:
             self.expect(node.body, body, optional_of(DYN))
         return body
 
+
+def _plainly_fits(kinds: list[Type], params: tuple[Type, ...]) -> bool | None:
+    """Whether arguments fit, where no type parameter is involved; None where one is. Most calls are such."""
+    unsure = False
+    for kind, param in zip(kinds, params, strict=True):
+        if kind is param:
+            continue
+        if param.params or param.kind == "param" or kind.kind == "param":
+            if kind.kind in _LITERAL_KINDS and param.kind not in ("param", kind.kind):
+                return False
+            unsure = True
+        elif kind.kind != param.kind or kind.name != param.name:
+            if kind.kind in _LITERAL_KINDS and param.kind in _LITERAL_KINDS:
+                return False
+            if not is_dynamic(kind) and not is_dynamic(param):
+                unsure = True
+    return None if unsure else True
+
+
+_LITERAL_KINDS: Final = frozenset(("bool", "int", "uint", "double", "string", "bytes"))
 
 _METHODS: Final[dict[type[Node], str]] = {
     Literal: "literal",

@@ -9,15 +9,13 @@ Errors are Python exceptions. ``&&`` and ``||`` put an operand into a ``try`` on
 """
 
 import ast
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from dibs.cel import operators
-from dibs.cel.cost import own_cost
+from dibs.cel import loops, operators
 from dibs.cel.declarations import Overload
-from dibs.cel.emit import assign, call, constant, is_atom, load, locate, once, ordering_key, store, template
+from dibs.cel.emit import assign, call, load, locate, once, ordering_key, template
 from dibs.cel.nodes import (
     Bind,
     Call,
@@ -35,106 +33,34 @@ from dibs.cel.nodes import (
 )
 from dibs.cel.regex import compile_regex
 from dibs.cel.types import Type, is_dynamic
-from dibs.cel.values import NONE, Optional, equals
+from dibs.cel.values import Optional, equals
+from dibs.cel.writer import Writer, definition
 
 FILENAME: Final = "<cel>"
-# Python allows twenty nested loops and try blocks in a function; deeper ones go into a function of their own.
-_MAX_BLOCKS: Final = 14
-_PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None)))
 _NATIVE: Final = frozenset(("string", "bytes", "bool", "int", "uint", "double", "null_type"))
 _COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     "_==_": ast.Eq, "_!=_": ast.NotEq, "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE,
 }  # fmt: skip
 
 
-class Generator:
+class Generator(Writer):
     """Makes one function. ``metered``: charge a Meter, the function's first argument, while running."""
 
     def __init__(self, variables: list[str], constants: dict[str, Any], *, metered: bool) -> None:
+        super().__init__(metered=metered)
         self.parameters = {variable: f"p{place}" for place, variable in enumerate(variables)}
         self.constants = constants
-        self.metered = metered
-        self.globals: dict[str, Any] = {}
-        self.known: dict[int, str] = {}
-        self.statements: list[ast.stmt] = []
-        self.scopes: list[dict[str, str]] = []
-        self.count = 0
-        self.blocks = 0
-        self.line = 1
 
     def function(self, root: Node) -> Callable[..., Any]:
         """Compile."""
         body, (result, _) = self.captured(lambda: self.node(root))
         body.append(ast.Return(result, lineno=self.line))
         names = (["m"] if self.metered else []) + list(self.parameters.values())
-        module = ast.Module([_definition("f", names, body)], type_ignores=[])
+        module = ast.Module([definition("f", names, body)], type_ignores=[])
         locate(module)
         exec(compile(module, FILENAME, "exec"), self.globals)  # noqa: S102 - built from nodes made here, see above
         made: Callable[..., Any] = self.globals["f"]
         return made
-
-    # -- building blocks
-
-    def temporary(self) -> str:
-        self.count += 1
-        return f"t{self.count}"
-
-    def keep(self, value: Any) -> ast.expr:
-        """A value as an expression: in the code if it is plain, else by a name in the globals."""
-        if type(value) in _PLAIN:
-            return constant(value, self.line)
-        key = self.known.get(id(value))
-        if key is None:
-            key = self.known[id(value)] = f"k{len(self.globals)}"
-            self.globals[key] = value
-        return load(key, self.line)
-
-    def helper(self, function: Callable[..., Any], *arguments: ast.expr) -> ast.expr:
-        return call(self.keep(function), arguments, self.line)
-
-    def emit(self, statement: ast.stmt) -> None:
-        statement.lineno = self.line
-        self.statements.append(statement)
-
-    def set(self, target: str, value: ast.expr) -> None:
-        self.emit(assign(target, value, self.line))
-
-    def atom(self, value: ast.expr) -> ast.expr:
-        """The value by a name, so that it can be used twice."""
-        if is_atom(value):
-            return value
-        target = self.temporary()
-        self.set(target, value)
-        return load(target, self.line)
-
-    def captured(self, make: Callable[[], Any]) -> tuple[list[ast.stmt], Any]:
-        """Run ``make`` and return the statements that it emitted, with its result."""
-        outer, self.statements = self.statements, []
-        try:
-            result = make()
-            return self.statements, result
-        finally:
-            self.statements = outer
-
-    @contextmanager
-    def block(self) -> Iterator[None]:
-        self.blocks += 1
-        try:
-            yield
-        finally:
-            self.blocks -= 1
-
-    def outlined(self, make: Callable[[], ast.expr]) -> ast.expr:
-        """Put what ``make`` emits into an inner function, if blocks are nested too deeply for Python."""
-        if self.blocks < _MAX_BLOCKS:
-            return make()
-        depth, self.blocks = self.blocks, 0
-        body, result = self.captured(make)
-        self.blocks = depth
-        body.append(ast.Return(result, lineno=self.line))
-        target = self.temporary()
-        self.emit(_definition(target, [], body))
-        return call(load(target, self.line), (), self.line)
 
     # -- nodes: each gives an expression, and whether evaluating it can fail
 
@@ -410,188 +336,8 @@ class Generator:
         self.emit(ast.If(condition, then_body, other_body))
         return load(result, self.line), fails
 
-    # -- aggregates
-
-    def list_literal(self, node: ListLiteral) -> tuple[ast.expr, bool]:
-        made = [self.node(item) for item in node.elements]
-        fails = any(failing for _, failing in made)
-        if not node.optional:
-            return ast.List([item for item, _ in made], ast.Load(), lineno=self.line), fails
-        result = self.temporary()
-        self.set(result, ast.List([], ast.Load()))
-        for place, (item, _) in enumerate(made):
-            if place in node.optional:
-                self.when_present(item, node.elements[place].type, lambda value: self.append(result, value))
-            else:
-                self.append(result, item)
-        return load(result, self.line), True
-
-    def append(self, target: str, value: ast.expr) -> None:
-        method = ast.Attribute(load(target, self.line), "append", ast.Load(), lineno=self.line)
-        self.emit(ast.Expr(call(method, [value], self.line)))
-
-    def when_present(self, value: ast.expr, kind: Type, use: Callable[[ast.expr], None]) -> None:
-        """if value.present: use(value.value)"""
-        found = self.atom(value if kind.kind == "optional" else self.helper(operators.unwrap, value))
-        body, _ = self.captured(lambda: use(ast.Attribute(found, "value", ast.Load(), lineno=self.line)))
-        self.emit(ast.If(ast.Attribute(found, "present", ast.Load(), lineno=self.line), body, []))
-
-    def map_literal(self, node: MapLiteral) -> tuple[ast.expr, bool]:
-        keys = [key for key, _, _ in node.entries]
-        plain = all(isinstance(key, Literal) and type(key.value) in (str, int) for key in keys)
-        distinct = len({key.value for key in keys if isinstance(key, Literal)}) == len(keys)
-        if plain and distinct and not any(optional for _, _, optional in node.entries):
-            made = [self.node(value) for _, value, _ in node.entries]
-            held = [self.value(key) for key in keys]
-            found = ast.Dict(list(held), [value for value, _ in made], lineno=self.line)
-            return found, any(failing for _, failing in made)
-        result = self.temporary()
-        self.set(result, ast.Dict([], []))
-        for key, value, optional in node.entries:
-            self.map_entry(result, self.value(key), value, optional=optional)
-        return load(result, self.line), True
-
-    def map_entry(self, result: str, key: ast.expr, node: Node, *, optional: bool) -> None:
-        def put(value: ast.expr) -> None:
-            self.emit(ast.Expr(self.helper(operators.put, load(result, self.line), key, value)))
-
-        value = self.value(node)
-        if optional:
-            self.when_present(value, node.type, put)
-        else:
-            put(value)
-
     def message(self, node: MessageLiteral) -> tuple[ast.expr, bool]:
         return self.unknown(node, f"unknown type: {node.name}")
-
-    # -- macros
-
-    def comprehension(self, node: Comprehension) -> tuple[ast.expr, bool]:
-        return self.outlined(lambda: self.loop(node)), True
-
-    def loop(self, node: Comprehension) -> ast.expr:
-        source = self.value(node.range)
-        names = [self.temporary() for _ in node.variables]
-        kind = node.range.type
-        if len(names) == 2:
-            source = self.helper(operators.iterate_pairs, source)
-            target: ast.expr = ast.Tuple([store(item) for item in names], ast.Store())
-        else:
-            target = store(names[0])
-            if kind.kind != "list" and not (kind.kind == "map" and kind.params[0].kind in ("string", "int")):
-                source = self.helper(operators.iterate, source)
-        self.scopes.append(dict(zip(node.variables, names, strict=True)))
-        result, pending = self.temporary(), self.temporary()
-        with self.block():
-            body, start = self.captured(lambda: self.turn(node, result, pending, names))
-        self.scopes.pop()
-        self.set(result, start)
-        if node.kind in ("all", "exists"):
-            self.set(pending, self.keep(None))
-        self.emit(ast.For(target, source, body, []))
-        if node.kind in ("all", "exists"):
-            found = load(result, self.line)
-            still_open = found if node.kind == "all" else ast.UnaryOp(ast.Not(), found)
-            failed = ast.Compare(load(pending, self.line), [ast.IsNot()], [self.keep(None)])
-            raising: list[ast.stmt] = [ast.Raise(load(pending, self.line), None, lineno=self.line)]
-            self.emit(ast.If(ast.BoolOp(ast.And(), [still_open, failed]), raising, []))
-        if node.kind == "existsOne":
-            return ast.Compare(load(result, self.line), [ast.Eq()], [self.keep(1)], lineno=self.line)
-        return load(result, self.line)
-
-    def turn(self, node: Comprehension, result: str, pending: str, names: list[str]) -> ast.expr:
-        """Emit the body of the loop; the result's start value is returned."""
-        if self.metered:
-            price = 3.0 + own_cost(node.condition) + own_cost(node.result)
-            method = ast.Attribute(load("m", self.line), "step", ast.Load(), lineno=self.line)
-            self.emit(ast.Expr(call(method, [self.keep(price)], self.line)))
-        if node.kind in ("all", "exists"):
-            self.quantifier(node, result, pending)
-            return self.keep(node.kind == "all")
-        body, _ = self.captured(lambda: self.collect(node, result, names))
-        if node.condition is not None:
-            condition, _ = self.condition(node.condition)
-            self.emit(ast.If(condition, body, []))
-        else:
-            self.statements.extend(body)
-        if node.kind == "existsOne":
-            return self.keep(0)
-        return ast.List([], ast.Load()) if node.kind == "list" else ast.Dict([], [])
-
-    def quantifier(self, node: Comprehension, result: str, pending: str) -> None:
-        assert node.condition is not None
-        holds = self.temporary()
-        predicate = node.condition
-
-        def test() -> bool:
-            with self.block():
-                found, fails = self.condition(predicate)
-            self.set(holds, found)
-            return fails
-
-        body, fails = self.captured(test)
-        decided: ast.expr = load(holds, self.line)
-        if node.kind == "all":
-            decided = ast.UnaryOp(ast.Not(), decided)
-        leave: list[ast.stmt] = [
-            assign(result, self.keep(node.kind != "all"), self.line),
-            ast.Break(lineno=self.line),
-        ]
-        if fails or len(body) > 1:
-            guarded = self.guarded(body, pending)
-            assert isinstance(guarded, ast.Try)
-            guarded.orelse = [ast.If(decided, leave, [], lineno=self.line)]
-            self.emit(guarded)
-        else:
-            self.statements.extend(body)
-            self.emit(ast.If(decided, leave, []))
-
-    def collect(self, node: Comprehension, result: str, names: list[str]) -> None:
-        target = load(result, self.line)
-        if node.kind == "existsOne":
-            self.emit(ast.AugAssign(store(result), ast.Add(), self.keep(1)))
-            return
-        assert node.result is not None
-        value = self.value(node.result)
-        if node.kind == "list":
-            self.append(result, value)
-        elif node.kind == "map":
-            self.emit(ast.Expr(self.helper(operators.put, target, load(names[0], self.line), value)))
-        else:
-            self.emit(ast.Expr(self.helper(operators.put_all, target, value)))
-
-    def bind(self, node: Bind) -> tuple[ast.expr, bool]:
-        value, fails = self.node(node.value)
-        target = self.temporary()
-        self.set(target, value)
-        self.scopes.append({node.name: target})
-        body, body_fails = self.node(node.body)
-        self.scopes.pop()
-        return body, fails or body_fails
-
-    def optional_map(self, node: OptionalMap) -> tuple[ast.expr, bool]:
-        result, inner = self.temporary(), self.temporary()
-        target = self.value(node.target)
-        self.set(result, self.keep(NONE))
-
-        def use(value: ast.expr) -> None:
-            self.set(inner, value)
-            self.scopes.append({node.name: inner})
-            body = self.value(node.body)
-            self.scopes.pop()
-            self.set(result, self.helper(operators.unwrap if node.flat else Optional, body))
-
-        self.when_present(target, node.target.type, use)
-        return load(result, self.line), True
-
-
-def _definition(function: str, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
-    arguments = ast.arguments([], [ast.arg(item) for item in parameters], None, [], [], None, [])
-    made = ast.FunctionDef(function, arguments, body, [], None, lineno=1)
-    # Python 3.12 and later want this field.
-    if "type_params" in made._fields:
-        made.type_params = []  # type: ignore[attr-defined]
-    return made
 
 
 def _trusted(kind: Type, param: Type) -> bool:
@@ -615,12 +361,12 @@ _METHODS: Final[dict[type[Node], Callable[[Any, Any], tuple[ast.expr, bool]]]] =
     Call: Generator.call,
     Logic: Generator.logic,
     Conditional: Generator.conditional,
-    ListLiteral: Generator.list_literal,
-    MapLiteral: Generator.map_literal,
+    ListLiteral: loops.list_literal,
+    MapLiteral: loops.map_literal,
     MessageLiteral: Generator.message,
-    Comprehension: Generator.comprehension,
-    Bind: Generator.bind,
-    OptionalMap: Generator.optional_map,
+    Comprehension: loops.comprehension,
+    Bind: loops.bind,
+    OptionalMap: loops.optional_map,
 }
 
 _SPECIAL: Final[dict[str, Callable[[Any, Any], tuple[ast.expr, bool] | None]]] = {

@@ -33,6 +33,35 @@ _SIZED: Final = ("string", "bytes", "list", "map", "dyn", "any")
 _LOOPS: Final = {"all": (3.0, 1.0), "exists": (4.0, 1.0), "existsOne": (2.0, 2.0)}
 
 
+_REGEX: Final = frozenset(("matches", "find", "findAll"))
+# A pattern's cost tells little about the steps that a matcher in Python takes; above this they are counted.
+_CHEAP_REGEX: Final = 5_000
+# Functions that compare values deeply. A value may share its parts, so its size says nothing about that work.
+_COMPARING: Final = frozenset(
+    (
+        "_==_",
+        "_!=_",
+        "@in",
+        "indexOf",
+        "lastIndexOf",
+        "distinct",
+        "includes",
+        "sets.contains",
+        "sets.equivalent",
+        "sets.intersects",
+    )
+)
+
+
+def _may_nest(kind: Type) -> bool:
+    """Whether a value may be a list or map that holds lists or maps."""
+    if kind.kind in ("dyn", "any"):
+        return kind.max_size is None
+    return kind.kind in ("list", "map", "optional") and any(
+        param.kind in ("list", "map", "optional", "dyn", "any") for param in kind.params
+    )
+
+
 class Estimate:
     """The estimate of one expression. ``grows``: some step may do more work than its cost tells."""
 
@@ -72,10 +101,14 @@ class Estimate:
         sizes = tuple(item.size for item in found)
         worst = Cost(0.0, 0.0)
         for overload in node.overloads:
-            if overload.grows and (sum(sizes) > 1_000 or overload.runtime_cost is not None):
+            if overload.grows and (sum(sizes) > 1_000 or node.function != "_+_"):
                 self.grows = True
             priced = overload.cost(self.regex_sizes(node, sizes)) if overload.cost else self.sized(1.0, overload.result)
             worst = Cost(max(worst.cost, priced.cost), max(worst.size, priced.size))
+        if node.function in _REGEX and worst.cost > _CHEAP_REGEX:
+            self.grows = True
+        if node.function in _COMPARING and all(_may_nest(argument.type) for argument in arguments):
+            self.grows = True
         if not node.overloads:
             worst = Cost(1.0)
         if node.type.max_size is not None:
@@ -84,7 +117,7 @@ class Estimate:
 
     def regex_sizes(self, node: Call, sizes: tuple[float, ...]) -> tuple[float, ...]:
         """A short pattern may stand for a long program (``a{1000}``): then the program's length counts."""
-        if node.function not in ("matches", "find", "findAll"):
+        if node.function not in _REGEX:
             return sizes
         pattern = node.args[-1 if node.function == "matches" else (0 if node.target is not None else 1)]
         if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):

@@ -92,18 +92,23 @@ def ordering_key(overload: Overload, argument: ast.expr, value: Any, line: int) 
     return filled
 
 
+_LOCATED = (ast.expr, ast.stmt, ast.excepthandler, ast.arg, ast.arguments)
+
+
 def locate(module: ast.Module) -> None:
     """Give every node a place: its own line, or that of the node around it. All lines are one line long."""
-    stack: list[tuple[ast.AST, int]] = [(module, 1)]
+    stack: list[tuple[ast.AST, int]] = [(node, 1) for node in module.body]
     while stack:
         node, line = stack.pop()
-        if isinstance(node, ast.expr | ast.stmt | ast.excepthandler | ast.arg):
-            line = getattr(node, "lineno", line)
-            node.lineno = node.end_lineno = line
-            node.col_offset = node.end_col_offset = 0
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, ast.AST):
+        # The instance dictionary is read and written directly: this is a third of the time of compiling otherwise.
+        held = node.__dict__
+        line = held.get("lineno", line)
+        for value in held.values():
+            if isinstance(value, _LOCATED):
                 stack.append((value, line))
             elif isinstance(value, list):
-                stack.extend((item, line) for item in value if isinstance(item, ast.AST))
+                for item in value:
+                    if isinstance(item, _LOCATED):
+                        stack.append((item, line))
+        held["lineno"] = held["end_lineno"] = line
+        held["col_offset"] = held["end_col_offset"] = 0

@@ -184,7 +184,7 @@ class Program:
                 self._metered = self._generate(metered=True)
             limit = self._environment.cost_limit if cost_limit is None else cost_limit
             meter = Meter(limit, self._environment.step_limit, cancelled)
-            return self._metered(meter, *arguments)
+            return meter.run(self._metered, arguments)
         except (CelError, KeyError, ValueError, RecursionError) as error:
             raise self.failure(error) from None
 

@@ -3,7 +3,7 @@
 Called by generated code and by library/standard. Each fails with CelRuntimeError only, or CelCostError.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from dibs.cel.declarations import Overload
@@ -14,6 +14,7 @@ from dibs.cel.values import (
     DefaultMap,
     Optional,
     Uint,
+    current,
     equals,
     key_value,
     lookup_key,
@@ -242,6 +243,14 @@ class Meter:
     def used(self) -> float:
         """What was charged so far."""
         return self.limit - self.left
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Call a metered function; work deep inside of libraries is charged to this budget too."""
+        outer, current.charge = current.charge, self.charge
+        try:
+            return function(self, *arguments)
+        finally:
+            current.charge = outer
 
     def charge(self, cost: float) -> None:
         """Take from the budget."""

@@ -20,11 +20,12 @@ from dibs.cel.pattern import (
     CharSet,
     compile_program,
 )
+from dibs.cel.values import spend
 
 _CACHE_SIZE: Final = 256
 _MAX_STATES: Final = 1_000
 # Thread steps per call; about half a second.
-_MAX_STEPS: Final = 3_000_000
+_MAX_STEPS: Final = 1_000_000
 
 _cache: dict[str, "Regex"] = {}
 
@@ -39,6 +40,13 @@ def compile_regex(pattern: str) -> "Regex":
             _cache.pop(next(iter(_cache)), None)
         _cache[pattern] = found
     return found
+
+
+def _count(steps: int, more: int) -> int:
+    spend(float(more))
+    if steps + more > _MAX_STEPS:
+        raise CelCostError("the regular expression takes too many steps")
+    return steps + more
 
 
 def _word(char: str) -> bool:
@@ -89,9 +97,7 @@ class Regex:
                 return True
             following = state.next.get(char)
             if following is None:
-                steps += len(state.threads) + 1
-                if steps > _MAX_STEPS:
-                    raise CelCostError("the regular expression takes too many steps")
+                steps = _count(steps, len(state.threads) + 1)
                 following = state.next[char] = self._advance(state, char)
             state = following
         if state.matched:
@@ -180,9 +186,7 @@ class Regex:
                 self._add(current, seen, 0, place, text, place)
             if not current:
                 break
-            steps += len(seen)
-            if steps > _MAX_STEPS:
-                raise CelCostError("the regular expression takes too many steps")
+            steps = _count(steps, len(seen))
             threads = []
             char = text[place] if place < len(text) else ""
             for target, origin in current:

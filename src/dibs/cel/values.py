@@ -7,7 +7,8 @@ Used by every stage that touches values. Lists and maps are never changed once m
 ``BoolKey``, since Python takes ``True`` and ``1`` for the same key and CEL does not.
 """
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
 
 from dibs.cel.errors import CelCostError, CelRuntimeError
@@ -16,7 +17,22 @@ INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
 UINT_MAX: Final = 2**64 - 1
 # How many elements one comparison may visit. Values may share parts, so that a small one unfolds to an endless one.
-MAX_VISITS: Final = 1_000_000
+MAX_VISITS: Final = 250_000
+
+
+class _Current(threading.local):
+    """The budget of the evaluation that runs in this thread, if it keeps one."""
+
+    charge: Callable[[float], None] | None = None
+
+
+current: Final = _Current()
+
+
+def spend(cost: float) -> None:
+    """Charge work whose amount shows only while it is done."""
+    if current.charge is not None:
+        current.charge(cost)
 
 
 @final
@@ -194,6 +210,7 @@ def _deep(left: Any, right: Any, visits: _Visits) -> bool:
     else:
         return equals(left, right)
     for one, other in pairs:
+        spend(2.0)
         visits.left -= 1
         if visits.left < 0:
             raise CelCostError(f"comparing two values takes more than {MAX_VISITS} steps")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dibs.cel.errors import CelRuntimeError
-from dibs.cel.values import Optional, TypeValue, Uint, key_value, type_name
+from dibs.cel.values import Optional, TypeValue, Uint, key_value, spend, type_name
 
 _MAX_RESULT: Final = 1_000_000
 _MAX_PRECISION: Final = 1_000
@@ -47,6 +47,7 @@ class _Output:
 
     def add(self, part: str) -> None:
         self.left -= len(part) + 1
+        spend(0.1 * len(part) + 0.1)
         if self.left < 0:
             raise CelRuntimeError("the result of format is too long")
         self.parts.append(part)

@@ -8,7 +8,7 @@ from dibs.cel.errors import CelRuntimeError
 from dibs.cel.macros import Macro
 from dibs.cel.nodes import Call, Comprehension, Ident, ListLiteral, Node
 from dibs.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, list_of, parameter
-from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, compare, equals, no_overload
+from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, compare, equals, no_overload, spend
 
 T: Final = parameter("T")
 _MAX_RANGE: Final = 100_000
@@ -80,6 +80,7 @@ def _flatten_into(flat: list[Any], items: list[Any], depth: int) -> None:
             _flatten_into(flat, item, depth - 1)
         else:
             flat.append(item)
+            spend(0.1)
             if len(flat) > _MAX_RANGE:
                 raise CelRuntimeError(f"the list has more than {_MAX_RANGE} elements")
 

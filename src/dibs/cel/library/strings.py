@@ -6,7 +6,7 @@ from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, linea
 from dibs.cel.errors import CelRuntimeError
 from dibs.cel.library.formatting import format_string
 from dibs.cel.types import DYN, INT, STRING, list_of
-from dibs.cel.values import no_overload
+from dibs.cel.values import no_overload, spend
 
 _MAX_RESULT: Final = 10_000_000
 _SPACE: Final = "".join(
@@ -74,6 +74,7 @@ def join(items: list[Any], separator: str = "") -> str:
     for item in items:
         if type(item) is not str:
             raise no_overload("join", item)
+        spend(0.1 * (len(item) + len(separator)))
     return separator.join(items)
 
 

@@ -14,9 +14,10 @@ public interface; everything is loaded when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as typing has it, without loading typing: `dibs --version` must answer at once
 if TYPE_CHECKING:
+    from typing import Any
+
     from dibs._version import __version__
     from dibs.errors import (
         BackendUnavailable,

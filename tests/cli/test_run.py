@@ -1,0 +1,180 @@
+"""`dibs run`, as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.home import Home
+
+from .conftest import Dibs
+
+
+def test_the_command_sees_exactly_what_was_leased(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--gpu", "2", "--", "sh", "-c", "ls /dev | grep gpu; echo $DIBS_GPU_COUNT")
+    assert result.stdout.split() == ["simgpu0", "simgpu1", "2"]
+    assert result.returncode == 0
+    assert result.stderr == ""
+
+
+def test_gpu_with_no_value_does_not_eat_the_command(eight_gpus: Home, dibs: Dibs) -> None:
+    assert dibs("run", "--gpu", "--", "sh", "-c", "ls /dev | grep gpu").stdout.split() == ["simgpu0"]
+    assert dibs("run", "--gpu", "--name", "x", "--", "sh", "-c", "echo $DIBS_GPU_COUNT").stdout == "1\n"
+
+
+def test_a_command_that_was_eaten_is_pointed_out(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--gpu", "sh", "-c", "true")
+    assert result.returncode != 0
+    result = dibs("run", "--gpu", "sh", "true")
+    assert result.returncode == 82
+    assert "--gpu -- sh" in result.stderr
+
+
+def test_without_gpu_no_device_node_is_there(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--", "sh", "-c", "ls /dev | grep -c gpu; echo [$CUDA_VISIBLE_DEVICES$NVIDIA_VISIBLE_DEVICES]")
+    assert result.stdout.split() == ["0", "[void]"]
+
+
+def test_the_exit_code_is_passed_on(home: Home, dibs: Dibs) -> None:
+    assert dibs("run", "--", "sh", "-c", "exit 42").returncode == 42
+    assert dibs("run", "--", "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_streams_stay_apart_and_stdin_is_passed(home: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--", "sh", "-c", "cat; echo err >&2", input="through")
+    assert (result.stdout, result.stderr) == ("through", "err\n")
+
+
+def test_a_large_output_arrives_whole(home: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--", "sh", "-c", "seq 1 200000")
+    assert result.stdout == "".join(f"{n}\n" for n in range(1, 200001))
+
+
+def test_a_missing_command_is_127_and_an_unexecutable_one_126(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+    result = dibs("run", "--gpu", "1", "--", "no-such-command")
+    assert result.returncode == 127
+    assert "COMMAND_NOT_FOUND" in result.stderr
+    (tmp_path / "work" / "plain").write_text("x")
+    assert dibs("run", "--", "./plain").returncode == 126
+    assert json.loads(dibs("leases", "-o", "json").stdout)["leases"] == []
+
+
+def test_signals_are_forwarded_and_the_devices_freed(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+    code = "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.05; done"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dibs", "run", "--gpu", "1", "--", "sh", "-c", code],
+        env={**os.environ, "DIBS_HOME": str(eight_gpus.state)},
+        cwd=tmp_path / "work",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.read() == "caught\n"
+    assert child.wait() == 7
+    child.stdout.close()
+    assert json.loads(dibs("leases", "-o", "json").stdout)["leases"] == []
+
+
+def test_a_killed_client_ends_its_foreground_command(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dibs", "run", "--gpu", "8", "--", "sh", "-c", "echo ready; sleep 1000"],
+        env={**os.environ, "DIBS_HOME": str(eight_gpus.state)},
+        cwd=tmp_path / "work",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert dibs("run", "--gpu", "8", "--wait", "60s", "--", "true").returncode == 0
+
+
+def test_detached_outlives_dibs_and_is_followed_to_its_end(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "work" / "go")
+    code = "echo begun; read word <go; echo $word; exit 5"
+    result = dibs("run", "--detach", "--name", "job", "--gpu", "1", "--", "sh", "-c", code)
+    assert result.stdout == "job\n"
+    assert dibs("sandbox", "ls").stdout.split()[6:9] == ["job", "running", "gpu-0"]
+    (tmp_path / "work" / "go").write_text("ended\n")
+    assert dibs("sandbox", "logs", "--follow", "job").stdout == "begun\nended\n"
+    shown = json.loads(dibs("sandbox", "show", "job", "-o", "json").stdout)
+    assert (shown["state"], shown["exit"]["code"]) == ("exited", 5)
+    assert dibs("sandbox", "logs", "job").stdout == "begun\nended\n"
+
+
+def test_sd_10_two_sandboxes_get_different_gpus(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "a", "--gpu", "1")
+    dibs("sandbox", "create", "--name", "b", "--gpu", "1")
+    leases = json.loads(dibs("leases", "-o", "json").stdout)["leases"]
+    assert [device["id"].rpartition("/")[2] for lease in leases for device in lease["devices"]] == ["gpu-0", "gpu-1"]
+
+
+def test_sd_11_one_too_many_is_refused_naming_the_holder(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "greedy", "--gpu", "8")
+    result = dibs("run", "--gpu", "1", "--", "true")
+    assert result.returncode == 83
+    assert "held by greedy" in result.stderr
+    assert "--wait" in result.stderr
+
+
+def test_waiting_ends_with_the_reason_when_time_is_up(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "greedy", "--gpu", "8")
+    result = dibs("run", "--gpu", "1", "--wait", "200ms", "--", "true")
+    assert result.returncode == 90
+    assert "WAIT_TIMEOUT" in result.stderr
+    assert "held by greedy" in result.stderr
+    assert json.loads(dibs("leases", "-o", "json").stdout)["queue"] == []
+
+
+def test_all_problems_come_at_once_in_text_and_in_json(home: Home, dibs: Dibs) -> None:
+    words = ("run", "--gpu", "1.5", "--memory", "512m", "--name", "A/B", "-e", "CUDA_VISIBLE_DEVICES=1")
+    result = dibs(*words, "--", "true")
+    assert result.returncode == 80
+    assert [word in result.stderr for word in ("1.5", "512Mi", "A/B", "CUDA_VISIBLE_DEVICES")] == [True] * 4
+    explained = dibs("explain", *words[1:], "-o", "json", "--", "true")
+    assert {p["field"] for p in json.loads(explained.stderr)["problems"]} == {
+        "gpu", "memory", "name", "env.CUDA_VISIBLE_DEVICES",
+    }  # fmt: skip
+
+
+def test_a_request_file_is_read_and_unknown_keys_are_refused(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+    (tmp_path / "work" / "good.yaml").write_text(
+        "gpu: H100:2\nenv: {GREETING: hello}\ncommand: [sh, -c, echo $GREETING]\n"
+    )
+    assert dibs("run", "-f", "good.yaml").stdout == "hello\n"
+    (tmp_path / "work" / "bad.yaml").write_text("gpus: 1\nmemry: 4Gi\n")
+    result = dibs("run", "-f", "bad.yaml", "--", "true")
+    assert result.returncode == 80
+    assert 'memry "4Gi": there is no such field' in result.stderr
+    (tmp_path / "work" / "worse.yaml").write_text("gpu: [")
+    assert dibs("run", "-f", "worse.yaml", "--", "true").returncode == 80
+    assert dibs("run", "-f", "absent.yaml", "--", "true").returncode == 80
+
+
+def test_a_variable_of_the_shell_that_would_pick_gpus_is_replaced_and_said_so(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--gpu", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="3")
+    assert result.stdout.startswith("GPU-")
+    assert "CUDA_VISIBLE_DEVICES=3 from your environment is replaced" in result.stderr
+
+
+def test_dibs_own_variables_do_not_reach_the_command(home: Home, dibs: Dibs) -> None:
+    assert "DIBS_HOME" not in dibs("run", "--", "env").stdout
+
+
+@pytest.mark.parametrize("words", [("run",), ("run", "--gpu"), ("run", "--")])
+def test_no_command_is_a_clear_refusal(home: Home, dibs: Dibs, words: tuple[str, ...]) -> None:
+    result = dibs(*words)
+    assert result.returncode == 80
+    assert "write it after --" in result.stderr

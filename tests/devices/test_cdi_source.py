@@ -59,6 +59,17 @@ def test_common_nodes_do_not_make_two_cards_one(host: Any) -> None:
     assert {device.units for device in found(host).values()} == {()}
 
 
+def test_what_counts_is_the_node_of_the_host_and_not_its_name_inside(host: Any) -> None:
+    path = host.nvidia_spec(2)
+    document = json.loads(path.read_text())
+    for device in document["devices"]:
+        for node in device["containerEdits"]["deviceNodes"]:
+            node["hostPath"] = node["path"]
+            node["path"] = "/dev/inside"
+    path.write_text(json.dumps(document))
+    assert set(found(host)) == {"gpu-0", "gpu-1"}
+
+
 def test_parts_belong_to_the_card_whose_node_they_have(host: Any) -> None:
     host.nvidia_spec(2, parts=3)
     devices = found(host)

@@ -123,6 +123,8 @@ def test_a_replaced_card_takes_the_place_of_the_one_in_a_stale_spec(host: Any) -
     (card,) = host.look(host.recorded([host.card(0, nvmlDeviceGetUUID=host.uuids[9])])).devices
     assert card.uuid == host.uuids[9]
     assert card.name == "gpu-0"
+    assert card.attachment is not None
+    assert card.attachment.cdi_name == f"nvidia.com/gpu={host.uuids[9]}"
 
 
 def test_parts_are_joined_with_their_spec(host: Any) -> None:
@@ -174,6 +176,13 @@ def test_parts_whose_nodes_are_unknown_say_so(host: Any) -> None:
     parts = [device for device in devices if device.parent is not None]
     assert len({part.units for part in parts}) == 2
     assert all(part.attachment is None and "mig-minors" in part.unattachable for part in parts)
+
+
+def test_a_card_of_which_the_spec_has_parts_cannot_be_given_whole(host: Any) -> None:
+    host.nvidia_spec(2, parts=2)
+    devices = host.named(host.look())
+    assert (devices["gpu-0"].attachment, devices["gpu-0"].unattachable) == (None, CUT)
+    assert devices["gpu-1"].attachment is not None
 
 
 def test_a_card_that_is_ready_to_be_cut_and_has_no_parts_cannot_be_given(host: Any) -> None:

@@ -16,7 +16,7 @@ def topology(host: Any, **cards: int) -> None:
         host.file(f"{folder}/properties", f"simd_count 304\ndrm_render_minor {minor}\n")
 
 
-def holds(host: Any, pid: int, number: int, amount: int) -> None:
+def holds(host: Any, pid: int, number: int, amount: int | str) -> None:
     host.file(f"/sys/class/kfd/kfd/proc/{pid}/vram_{number}", f"{amount}\n")
 
 
@@ -51,6 +51,10 @@ def test_use_by_others_is_shown_on_the_card_and_our_own_is_not(host: Any) -> Non
     for pid, number in ((10, 5), (11, 5), (11, 6)):
         holds(host, pid, number, 1 << 30)
     host.file("/proc/10/cmdline", "python\0train.py\0")
-    first, second = host.look(ours=(11,)).devices
+    inventory = host.look(ours=(11,))
+    assert inventory.errors == ()
+    first, second = inventory.devices
     assert [(use.pid, use.command) for use in first.used_by] == [(10, "python train.py")]
     assert second.used_by == ()
+    holds(host, 10, 5, "nonsense")
+    assert [error.source for error in host.look().errors] == ["kfd"]

@@ -83,11 +83,12 @@ def test_another_failure_is_an_error_in_the_librarys_words(host: Any, call: str)
     assert "Unknown Error" in error.reason
 
 
-def test_a_lost_card_is_unhealthy_and_keeps_what_is_known_of_it(host: Any) -> None:
-    result = reading(host, host.card(0), host.card(1, nvmlDeviceGetName=host.fails(LOST)))
+@pytest.mark.parametrize(("code", "words"), [(LOST, "GPU is lost"), (RESET, "GPU requires restart")])
+def test_a_lost_card_is_unhealthy_and_keeps_what_is_known_of_it(host: Any, code: int, words: str) -> None:
+    result = reading(host, host.card(0), host.card(1, nvmlDeviceGetName=host.fails(code)))
     assert result.errors == ()
     lost = result.cards[1]
-    assert lost.health == Health(ok=False, reason="NVML: GPU is lost")
+    assert lost.health == Health(ok=False, reason=f"NVML: {words}")
     assert lost.uuid == host.uuids[1]
     assert result.cards[0].health.ok
 

@@ -39,6 +39,6 @@ def doctor(output: str) -> int:
         if finding.fix and finding.verdict not in ("ok", "skip"):
             lines.append(f"      {' ' * width}  {paint('→', 'green')} {finding.fix}")
     warned = sum(finding.verdict == "warn" for finding in findings)
-    lines += ["", f"{len(findings)} checks: {failed} failed, {warned} warnings"]
+    lines += ["", f"{len(findings)} checks: {failed} failed, {warned} warning{'' if warned == 1 else 's'}"]
     show(lines)
     return 1 if failed else 0

@@ -278,6 +278,15 @@ def _busy(wish: WishExplanation, field: str, free: int, wanted: int) -> Problem:
 
 
 def _list(wish: WishExplanation, *fates: Fate, most: int = 4) -> str:
-    verdicts = [v for v in wish.verdicts if v.fate in fates]
-    shown = ", ".join(f"{v.device.rpartition('/')[2]} {v.reason}" for v in verdicts[:most])
-    return shown + (f" and {len(verdicts) - most} more" if len(verdicts) > most else "")
+    """The devices of some fates with their reasons; devices with the same reason together."""
+    groups: dict[str, list[str]] = {}
+    for verdict in wish.verdicts:
+        if verdict.fate in fates:
+            groups.setdefault(verdict.reason, []).append(verdict.device.rpartition("/")[2])
+    parts = [f"{_few(names, most)} {reason}" for reason, names in list(groups.items())[:most]]
+    rest = sum(len(names) for names in list(groups.values())[most:])
+    return "; ".join(parts) + (f"; and {rest} more" if rest else "")
+
+
+def _few(names: list[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

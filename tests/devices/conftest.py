@@ -132,7 +132,7 @@ class Host:
         for name in drm:
             node = real / "drm" / name
             node.mkdir(parents=True)
-            (node / "device").symlink_to("../..")
+            (node / "device").symlink_to(f"../../../{bus}")
             shown = Path(self.roots.sys, "class/drm", name)
             shown.parent.mkdir(parents=True, exist_ok=True)
             shown.symlink_to(os.path.relpath(node, shown.parent))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -74,20 +75,38 @@ def spec_dirs(environ: dict[str, str] | os._Environ[str] | None = None) -> tuple
 
 def read(dirs: Iterable[str] | None = None) -> Reading:
     """All devices of the specs in these folders."""
-    cache = cached(tuple(dirs) if dirs is not None else spec_dirs())
-    return Reading(tuple(devices_of(cache, pool_name())), tuple(_errors(cache)))
+    return _watched(tuple(dirs) if dirs is not None else spec_dirs()).read()
 
 
 def cached(dirs: tuple[str, ...]) -> Cache:
     """The specs of some folders, up to date. Only what has changed since the last time is read again."""
-    cache = _cache(dirs)
-    cache.refresh()
-    return cache
+    return _watched(dirs).refreshed()
+
+
+class _Watched:
+    """Some folders of specs, and what was made of them when they last changed."""
+
+    def __init__(self, dirs: tuple[str, ...]) -> None:
+        self.cache = Cache(dirs)
+        self.reading: Reading | None = None
+        self.lock = threading.Lock()  # or a slow thread could keep what a quick one has already replaced
+
+    def refreshed(self) -> Cache:
+        with self.lock:
+            if self.cache.refresh():
+                self.reading = None
+            return self.cache
+
+    def read(self) -> Reading:
+        with self.lock:
+            if self.cache.refresh() or self.reading is None:
+                self.reading = Reading(tuple(devices_of(self.cache, pool_name())), tuple(_errors(self.cache)))
+            return self.reading
 
 
 @lru_cache(maxsize=4)
-def _cache(dirs: tuple[str, ...]) -> Cache:
-    return Cache(dirs)
+def _watched(dirs: tuple[str, ...]) -> _Watched:
+    return _Watched(dirs)
 
 
 def devices_of(cache: Cache, pool: str) -> list[Device]:

@@ -53,13 +53,12 @@ def describe(address: str, roots: Roots = HOST) -> PciCard | SourceError | None:
 
 def address_of_node(path: str, roots: Roots = HOST) -> str | None:
     """The PCI address behind a DRM node such as /dev/dri/renderD128; None if it is no DRM node or is on no PCI bus."""
-    folder, name = os.path.split(path)
-    if folder != "/dev/dri":
+    name = path.removeprefix("/dev/dri/")
+    if name == path or "/" in name:
         return None
-    target = os.path.realpath(f"{roots.sys}/class/drm/{name}/device")
     try:
-        return bus_id(os.path.basename(target))
-    except ValueError:
+        return bus_id(os.path.basename(os.readlink(f"{roots.sys}/class/drm/{name}/device")))
+    except (FileNotFoundError, ValueError):
         return None
 
 

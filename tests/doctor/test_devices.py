@@ -50,10 +50,13 @@ def test_driver_and_library_of_two_versions_are_a_fault(patient: Any) -> None:
 
 
 def test_the_librarys_own_words_are_kept(patient: Any) -> None:
-    patient.file("/proc/driver/nvidia/version", DRIVER)
-    error = SourceError("nvml", "NVML: RM has detected an NVML/RM version mismatch.", "reboot")
-    finding = nvidia.driver(patient.scene(errors=[error]))
-    assert (finding.verdict, finding.why, finding.fix) == ("fail", error.reason, "reboot")
+    errors = [SourceError("nvml", "NVML: version mismatch", "reboot"), SourceError("nvml", "card 1: NVML: Unknown")]
+    findings = list(nvidia.check(patient.scene(errors=errors)))
+    assert [(finding.verdict, finding.why) for finding in findings] == [
+        ("fail", "NVML: version mismatch"),
+        ("fail", "card 1: NVML: Unknown"),
+    ]
+    assert [finding.fix for finding in findings] == ["reboot", "nvidia-smi"]
 
 
 def test_nodes_without_a_loaded_module_are_a_fault(patient: Any) -> None:

@@ -18,19 +18,21 @@ _LOADED = re.compile(r"Kernel Module\b[^0-9]*(?:for \S+\s+)?([0-9]+\.[0-9]+(?:\.
 
 
 def check(scene: Scene) -> Iterable[Finding]:
-    if not has_nvidia_traces(scene.roots):
+    failures = [error for error in scene.inventory.errors if error.source == "nvml"]
+    for failure in failures:
+        title = "NVIDIA's library does not answer as it should"
+        yield Finding("nvidia.library", "fail", title, failure.reason, failure.remedy or "nvidia-smi")
+    if has_nvidia_traces(scene.roots):
+        if not failures:
+            yield driver(scene)
+        yield uvm(scene.roots)
+    elif not failures:
         yield Finding("nvidia", "skip", "no NVIDIA driver", "there is no trace of one in /proc/driver or /dev")
-        return
-    yield driver(scene)
-    yield uvm(scene.roots)
 
 
 def driver(scene: Scene) -> Finding:
     name = "nvidia.driver"
     loaded = loaded_version(scene.roots)
-    failure = next((error for error in scene.inventory.errors if error.source == "nvml"), None)
-    if failure is not None:
-        return Finding(name, "fail", "the driver does not answer", failure.reason, failure.remedy or "nvidia-smi")
     if not loaded:
         why = "device nodes are there, but /proc/driver/nvidia/version is not: the module is not loaded"
         return Finding(name, "fail", "the NVIDIA kernel module is not loaded", why, "sudo modprobe nvidia")

@@ -16,8 +16,8 @@ MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 22 0:44 / /home rw - nfs4 server:/home rw
 31 30 0:45 / /home/local\\040disk rw - xfs /dev/vdb rw
-32 22 0:46 / /work rw - ext4 /dev/vdc rw
-33 22 0:47 / /work rw - fuse.sshfs other:/ rw
+32 22 0:46 / /mnt/data rw - ext4 /dev/vdc rw
+33 22 0:47 / /mnt/data rw - fuse.sshfs other:/ rw
 """
 
 
@@ -29,7 +29,7 @@ MOUNTS = """\
         ("/home", "nfs4"),
         ("/homestead", "ext4"),
         ("/home/local disk/dibs", "xfs"),
-        ("/work/dibs", "fuse.sshfs"),
+        ("/mnt/data/dibs", "fuse.sshfs"),
     ],
 )
 def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:

@@ -1,0 +1,186 @@
+"""The small parts: node selectors, tolerations, capacity arithmetic, constraints, counters, features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.cel.kubernetes import Quantity
+from dibs.claims.capacity import Capacity, CapacityError, consumption
+from dibs.claims.constraints import DistinctAttribute, MatchAttribute, Value
+from dibs.claims.counters import Budget, Draw
+from dibs.claims.features import GATES, Features
+from dibs.claims.meta import NodeSelector
+from dibs.claims.nodes import Node, selector_matches
+from dibs.claims.slices import DeviceCapacity, DeviceTaint
+from dibs.claims.taints import tolerated
+
+NODE = Node("host", {"region": "here", "gpus": "8"})
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [
+        ({"key": "region", "operator": "In", "values": ["there", "here"]}, True),
+        ({"key": "region", "operator": "NotIn", "values": ["there"]}, True),
+        ({"key": "zone", "operator": "NotIn", "values": ["there"]}, True),
+        ({"key": "zone", "operator": "In", "values": ["there"]}, False),
+        ({"key": "region", "operator": "Exists"}, True),
+        ({"key": "zone", "operator": "DoesNotExist"}, True),
+        ({"key": "gpus", "operator": "Gt", "values": ["7"]}, True),
+        ({"key": "gpus", "operator": "Lt", "values": ["8"]}, False),
+        ({"key": "region", "operator": "Gt", "values": ["7"]}, False),
+    ],
+)
+def test_a_label_requirement_is_read_as_in_kubernetes(requirement: Any, expected: bool) -> None:
+    selector = msgspec.convert({"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}, NodeSelector)
+    assert selector_matches(NODE, selector) is expected
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        {"matchExpressions": [{"key": "k", "operator": "In"}]},
+        {"matchExpressions": [{"key": "k", "operator": "Exists", "values": ["v"]}]},
+        {"matchExpressions": [{"key": "k", "operator": "Gt", "values": ["many"]}]},
+        {"matchFields": [{"key": "metadata.name", "operator": "Exists"}]},
+    ],
+)
+def test_a_broken_requirement_is_an_error_even_behind_a_term_that_matches(term: Any) -> None:
+    good = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["host"]}]}
+    selector = msgspec.convert({"nodeSelectorTerms": [good, term]}, NodeSelector)
+    with pytest.raises(ValueError, match="operator"):
+        selector_matches(NODE, selector)
+
+
+def test_one_term_must_hold_with_all_of_its_requirements_and_an_empty_one_never_does() -> None:
+    host = {"key": "metadata.name", "operator": "In", "values": ["host"]}
+    far = {"key": "region", "operator": "In", "values": ["there"]}
+
+    def matches(*terms: Any) -> bool:
+        return selector_matches(NODE, msgspec.convert({"nodeSelectorTerms": list(terms)}, NodeSelector))
+
+    assert matches({"matchFields": [host]})
+    assert not matches({"matchFields": [host], "matchExpressions": [far]})
+    assert matches({"matchExpressions": [far]}, {"matchFields": [host]})
+    assert not matches({})
+    assert not matches({"matchFields": [{**host, "operator": "NotIn"}]})
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "ecc", "operator": "Exists", "effect": "NoExecute"}, True),
+        ({"key": "ecc", "value": "hot"}, True),
+        ({"key": "ecc", "operator": "Equal", "value": "cold"}, False),
+        ({"key": "ecc", "operator": "Exists", "effect": "NoSchedule"}, False),
+        ({"key": "fan", "operator": "Exists"}, False),
+        ({"key": "ecc", "operator": "Like", "value": "hot"}, False),
+    ],
+)
+def test_a_toleration_accepts_the_taints_that_kubernetes_says(toleration: Any, expected: bool) -> None:
+    from dibs.claims.claim import DeviceToleration
+
+    taint = DeviceTaint(key="ecc", value="hot", effect="NoExecute")
+    assert tolerated(taint, [msgspec.convert(toleration, DeviceToleration)]) is expected
+
+
+def capacity(value: str, **policy: Any) -> Capacity:
+    return Capacity(msgspec.convert({"value": value, "requestPolicy": policy or None}, DeviceCapacity))
+
+
+@given(st.integers(0, 50), st.integers(0, 10), st.integers(1, 7))
+def test_a_range_rounds_up_to_the_next_step_and_never_down(asked: int, lowest: int, step: int) -> None:
+    limits = {"min": str(lowest), "step": str(step)}
+    taken = capacity("100", default=str(lowest), validRange=limits).consumed_by(Quantity.of(asked), fractional=False)
+    amount = taken.as_integer()
+    assert amount >= max(asked, lowest)
+    assert (amount - lowest) % step == 0
+    assert amount - step < max(asked, lowest)
+
+
+def test_fractions_of_a_step_need_their_gate() -> None:
+    one = capacity("1", default="200m", validRange={"min": "200m", "step": "100m"})
+    assert str(one.consumed_by(Quantity.parse("250m"), fractional=True)) == "300m"
+    assert str(one.consumed_by(Quantity.parse("1250m"), fractional=False)) == "2"
+
+
+@pytest.mark.parametrize("asked", ["9223372036854775808", "9223372036854775807"])
+def test_a_request_beyond_64_bits_aborts_instead_of_passing_over(asked: str) -> None:
+    one = capacity("4", default="2", validRange={"min": "2", "step": "2"})
+    with pytest.raises(CapacityError, match=r'capacity "memory": .*cannot be represented'):
+        consumption({"memory": one}, {"memory": Quantity.parse(asked)}, fractional=False)
+    with pytest.raises(CapacityError, match="negative"):
+        consumption({"memory": capacity("4")}, {"memory": Quantity.parse("-1")}, fractional=False)
+
+
+def value(*members: Any) -> Value:
+    return frozenset((type(member).__name__, member) for member in members)
+
+
+def test_matching_lists_narrows_what_is_common_and_widens_it_again() -> None:
+    match = MatchAttribute(0, "a/b", (), lists=True)
+    assert match.add(value("p", "q", "r"))
+    assert match.add(value("q", "r"))
+    assert not match.add(value("p"))
+    assert match.add(value("r"))
+    match.remove()
+    match.remove()
+    assert match.add(value("p"))
+
+
+def test_a_number_is_not_a_truth_value() -> None:
+    match = MatchAttribute(0, "a/b", (), lists=False)
+    assert match.add(value(1))
+    assert not match.add(value(True))
+    distinct = DistinctAttribute(0, "a/b", (), lists=False)
+    assert distinct.add(value(1))
+    assert distinct.add(value(True))
+    assert not distinct.add(value(1))
+    distinct.remove()
+    distinct.remove()
+    assert distinct.add(value(1))
+
+
+def test_a_constraint_covers_requests_and_their_alternatives_by_name() -> None:
+    match = MatchAttribute(0, "a/b", ("one", "two/part"), lists=False)
+    assert match.covers("one", None)
+    assert match.covers("one", "any")
+    assert match.covers("two", "part")
+    assert not match.covers("two", "other")
+    assert MatchAttribute(0, "a/b", (), lists=False).covers("three", None)
+
+
+def test_a_budget_gives_back_exactly_what_was_taken() -> None:
+    key = ("set", "slices")
+    budget = Budget({key: 4}, [Draw(((key, 1),), (("set", frozenset({"a", "b"})),))])
+    draw = Draw(((key, 3),), (("set", frozenset({"b", "c"})),))
+    assert budget.shortage(draw) is None
+    assert budget.conflict(draw) is None
+    before = budget.take(draw, bind=True)
+    assert budget.shortage(draw) == key
+    assert budget.conflict(Draw((), (("set", frozenset({"c"})),))) == "set"
+    assert budget.conflict(Draw((), (("set", frozenset()),))) == "set"
+    budget.give_back(draw, before)
+    assert budget.left == {key: 3}
+    assert budget.bound == {"set": frozenset({"a", "b"})}
+
+
+def test_a_counter_below_zero_closes_the_pool() -> None:
+    key, other = ("set", "slices"), ("other", "slices")
+    budget = Budget({key: 1, other: 9}, [Draw(((key, 2),), ())])
+    assert budget.shortage(Draw(((other, 1),), ())) == key
+
+
+def test_features_are_known_by_kubernetes_names() -> None:
+    found = Features.of(["DRADeviceBindingConditions+DRAResourceClaimDeviceStatus", "DRAAdminAccess"])
+    assert found.gates == ("DRAAdminAccess", "DRADeviceBindingConditions")
+    assert Features.everything().gates == tuple(GATES)
+    assert "DRAListTypeAttributes" not in Features.default().gates
+    with pytest.raises(ValueError, match="unknown feature gates DRAMagic"):
+        Features.of(["DRAMagic"])

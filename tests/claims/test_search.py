@@ -1,0 +1,220 @@
+"""The search: the first solution in published order, no exponential dead ends, and an end to every search."""
+
+from __future__ import annotations
+
+import pytest
+from tests.claims.worlds import (
+    DRIVER,
+    HOST,
+    JSON,
+    allocate,
+    allocator,
+    claim,
+    claims,
+    device,
+    device_class,
+    exactly,
+    first_available,
+    given,
+    gpus,
+    held,
+    resource_slice,
+    selectors,
+)
+
+from dibs.claims.failures import BadClaim, Cancelled, GaveUp
+
+ROOT = f"{DRIVER}/root"
+MODEL = f'device.attributes["{DRIVER}"].model'
+
+
+def rooted(count: int, roots: int) -> list[JSON]:
+    """Devices on so many roots, one after the other."""
+    return [device(f"gpu-{n}", attributes={"root": f"root-{n % roots}"}) for n in range(count)]
+
+
+def test_the_first_free_devices_in_published_order_are_given() -> None:
+    outcome = allocate([resource_slice(gpus(4))], claim(exactly(count=2)), allocated=held("gpu-0", "gpu-2"))
+    assert given(outcome) == [["gpus:gpu-1", "gpus:gpu-3"]]
+
+
+def test_pools_come_by_name_and_slices_by_name() -> None:
+    pool = {"name": "z", "generation": 1, "resourceSliceCount": 2}
+    slices = [
+        resource_slice([device("second")], "b", pool=pool),
+        resource_slice([device("first")], "a", pool=pool),
+        resource_slice([device("zeroth")], "c", pool={"name": "a", "generation": 1, "resourceSliceCount": 1}),
+    ]
+    outcome = allocate(slices, claim(exactly(count=3)))
+    assert given(outcome) == [["gpus:zeroth", "gpus:first", "gpus:second"]]
+
+
+def test_a_later_request_makes_an_earlier_one_give_way() -> None:
+    devices = [device("big", attributes={"model": "big"}), device("small", attributes={"model": "small"})]
+    outcome = allocate(
+        [resource_slice(devices)], claim(exactly("any"), exactly("big", selectors=selectors(f'{MODEL} == "big"')))
+    )
+    assert given(outcome) == [["any:small", "big:big"]]
+
+
+def test_a_later_claim_makes_an_earlier_one_take_another_alternative() -> None:
+    devices = [device("big", attributes={"model": "big"}), device("small", attributes={"model": "small"})]
+    big = exactly("big", selectors=selectors(f'{MODEL} == "big"'))
+    small = exactly("small", selectors=selectors(f'{MODEL} == "small"'))
+    outcome = allocate([resource_slice(devices)], claim(first_available("one", big, small)), claim(big))
+    assert given(outcome) == [["one/small:small"], ["big:big"]]
+
+
+@pytest.mark.parametrize("count", [8, 16, 20, 31])
+def test_one_device_too_many_is_noticed_at_once(count: int) -> None:
+    outcome = allocate([resource_slice(gpus(count))], claim(exactly(count=count + 1)))
+    assert outcome.results is None
+    assert outcome.steps <= count + 1
+    assert outcome.explanation.note == f"request gpus wants {count + 1} devices and {count} can be used"
+
+
+def test_more_matching_devices_than_any_root_has_are_noticed_at_once() -> None:
+    outcome = allocate(
+        [resource_slice(rooted(32, 2))], claim(exactly(count=17), constraints=[{"matchAttribute": ROOT}])
+    )
+    assert outcome.results is None
+    assert outcome.steps < 100
+
+
+def test_two_requests_that_only_together_want_too_much_are_noticed_at_once() -> None:
+    outcome = allocate([resource_slice(gpus(24))], claim(exactly("a", 12), exactly("b", 13)))
+    assert outcome.results is None
+    assert outcome.steps < 100
+    assert "requests a, b together want 25 devices" in outcome.explanation.note
+
+
+def test_two_values_that_exist_but_never_together_are_noticed_at_once() -> None:
+    devices = [device(f"gpu-{n}", attributes={"root": f"r{n % 4}", "lane": f"l{(n // 4) % 4}"}) for n in range(32)]
+    both = [{"matchAttribute": ROOT}, {"matchAttribute": f"{DRIVER}/lane"}]
+    outcome = allocate([resource_slice(devices)], claim(exactly(count=3), constraints=both))
+    assert outcome.results is None
+    assert outcome.steps < 100
+
+
+def test_more_distinct_values_than_there_are_is_noticed_at_once() -> None:
+    outcome = allocate(
+        [resource_slice(rooted(24, 5))], claim(exactly(count=6), constraints=[{"distinctAttribute": ROOT}])
+    )
+    assert outcome.results is None
+    assert outcome.steps < 100
+
+
+def test_more_partitions_than_the_counters_pay_for_are_noticed_at_once() -> None:
+    pool = {"name": "host", "generation": 1, "resourceSliceCount": 2}
+    devices = [
+        device(
+            f"part-{n}",
+            consumesCounters=[{"counterSet": f"gpu-{n // 8}", "counters": {"slices": {"value": "2"}}}],
+        )
+        for n in range(32)
+    ]
+    sets = [{"name": f"gpu-{n}", "counters": {"slices": {"value": "7"}}} for n in range(4)]
+    slices = [resource_slice(devices, "devices", pool=pool), resource_slice([], pool=pool, sharedCounters=sets)]
+    assert allocate(slices, claim(exactly(count=12))).results is not None
+    outcome = allocate(slices, claim(exactly(count=13)))
+    assert outcome.results is None
+    assert outcome.steps < 100
+
+
+def test_like_devices_are_not_tried_one_after_the_other() -> None:
+    # No bound sees this coming: each constraint alone can be met, and so can each request.
+    left = [device(f"l-{n}", attributes={"side": "l", "root": "r0"}) for n in range(10)]
+    right = [device(f"r-{n}", attributes={"side": "r", "root": "r1"}) for n in range(10)]
+    side = f'device.attributes["{DRIVER}"].side'
+    wanted = claim(
+        exactly("some", 6),
+        exactly("left", 6, selectors=selectors(f'{side} == "l"')),
+        exactly("right", 6, selectors=selectors(f'{side} == "r"')),
+        constraints=[{"requests": ["some"], "matchAttribute": ROOT}],
+    )
+    outcome = allocate([resource_slice([*left, *right])], wanted)
+    assert outcome.results is None
+    assert outcome.steps < 500
+
+
+def test_an_error_that_only_looking_ahead_meets_is_not_raised() -> None:
+    kinds = {"a": "x", "b": "y", "d": "z"}
+    devices = [device(name, attributes={"model": model, "first": name == "a"}) for name, model in kinds.items()]
+    devices.append(device("c", attributes={"first": False}))
+    first = f'device.attributes["{DRIVER}"].first'
+    # "any" takes a, which "first" needs: a dead end, after which the model of every device is looked up in advance.
+    # The plain search finds d for "model" and never comes to c, which has no model.
+    wanted = claim(
+        exactly("any"),
+        exactly("first", selectors=selectors(first)),
+        exactly("model", selectors=selectors(f'{MODEL} == "z"')),
+    )
+    assert given(allocate([resource_slice(devices)], wanted)) == [["any:b", "first:a", "model:d"]]
+
+
+def test_a_device_in_use_is_not_evaluated() -> None:
+    devices = [device("a"), device("b", attributes={"model": "x"})]
+    wanted = claim(exactly(selectors=selectors(f'{MODEL} == "x"')))
+    with pytest.raises(BadClaim, match=r"claim claim: selector #0 on device .*/a: CEL runtime error: .*no such key"):
+        allocate([resource_slice(devices)], wanted)
+    assert given(allocate([resource_slice(devices)], wanted, allocated=held("a"))) == [["gpus:b"]]
+
+
+def test_looking_ahead_does_not_hide_an_error_that_the_plain_search_meets() -> None:
+    devices = [*[device(f"gpu-{n}", attributes={"model": "x"}) for n in range(4)], device("odd")]
+    with pytest.raises(BadClaim, match="CEL runtime error"):
+        allocate([resource_slice(devices)], claim(exactly(count=9, selectors=selectors(f'{MODEL} == "x"'))))
+
+
+def test_an_unfinished_search_says_how_far_it_came() -> None:
+    patient = allocator([resource_slice(gpus(8))])
+    with pytest.raises(GaveUp, match="gave up after 3 steps") as caught:
+        patient.allocate(HOST, claims(claim(exactly(count=8))), budget=3)
+    assert caught.value.code == "ALLOCATION_GAVE_UP"
+    assert caught.value.retryable
+    assert caught.value.explanation is not None
+    assert caught.value.explanation.outcome == "undecided"
+    assert len(caught.value.explanation.requests[0].given) == 3
+    assert patient.allocate(HOST, claims(claim(exactly(count=8))), budget=8).results is not None
+
+
+def test_a_search_stops_when_it_is_told_to() -> None:
+    asked = 0
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    with pytest.raises(Cancelled, match="stopped after 3 steps"):
+        allocator([resource_slice(gpus(8))]).allocate(HOST, claims(claim(exactly(count=8))), cancelled=cancelled)
+
+
+def test_the_search_is_deeper_than_pythons_stack() -> None:
+    slices = [
+        resource_slice(
+            [device(f"gpu-{n}") for n in range(100)],
+            f"slice-{s}",
+            pool={"name": f"pool-{s:02}", "generation": 1, "resourceSliceCount": 1},
+        )
+        for s in range(13)
+    ]
+    wanted = [claim(exactly(count=32), name=f"claim-{n}") for n in range(40)]
+    outcome = allocate(slices, *wanted)
+    assert outcome.results is not None
+    assert sum(len(result.devices.results) for result in outcome.results) == 1280
+
+
+def test_more_than_32_devices_are_an_error_for_a_request_and_a_reason_for_the_next_alternative() -> None:
+    with pytest.raises(BadClaim, match="number of requested devices 33 exceeds the claim limit of 32"):
+        allocate([resource_slice(gpus(40))], claim(exactly(count=33)))
+    wanted = claim(exactly("base", 30), first_available("more", exactly("many", 3), exactly("few", 2)))
+    outcome = allocate([resource_slice(gpus(40))], wanted)
+    assert outcome.results is not None
+    assert given(outcome) is not None
+    assert [r.request for r in outcome.results[0].devices.results[-2:]] == ["more/few", "more/few"]
+
+
+def test_an_unknown_class_is_an_error_even_without_devices() -> None:
+    with pytest.raises(BadClaim, match="could not retrieve device class tpu"):
+        allocate([], claim(exactly(class_name="tpu")), classes=[device_class("gpu")])

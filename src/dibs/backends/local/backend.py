@@ -66,10 +66,15 @@ DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
 class _Held(msgspec.Struct):
     """A sandbox between create and start."""
 
-    hold: Connection
+    shim: helper.Program
     workload: Workload
     hooks: tuple[Hook, ...]
     workdir: str
+
+    def let_go(self) -> None:
+        """After `go` this only closes the line; before, it makes the shim end the sandbox."""
+        self.shim.connection.close()
+        self.shim.reap()
 
 
 _held: dict[str, _Held] = {}
@@ -205,21 +210,22 @@ class LocalBackend:
                 raise Conflict("the root archive was changed since the plan", field="root", value=workload.root)
         made = not folder.exists()
         group = cgroups.Group()
-        hold: Connection | None = None
+        shim: helper.Program | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / "layout").write_text("\n".join(native["base"]))
             group = cgroups.make(workload.id, workload.limits)
-            hold = helper.start("shim", str(folder / "shim.err"))
-            answer = hold.ask(b"H", _spec(workload, realisation, folder, group))
+            shim = helper.start("shim", str(folder / "shim.err"))
+            answer = shim.connection.ask(b"H", _spec(workload, realisation, folder, group))
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
             handle = _handle(workload, folder, answer, group)
             self._run_hooks_before(workload, native, handle)
         except (DibsError, OSError) as error:
-            if hold is not None:
-                hold.close()
+            if shim is not None:
+                shim.connection.close()
                 _wait_for_end(folder)
+                shim.reap()
             _forget(folder, made, group)
             if isinstance(error, OSError):
                 raise StateError(
@@ -227,7 +233,7 @@ class LocalBackend:
                 ) from error
             raise
         all_hooks = tuple(msgspec.convert(hook, Hook) for hook in native["hooks"])
-        _held[str(folder)] = _Held(hold, workload, all_hooks, native["workdir"])
+        _held[str(folder)] = _Held(shim, workload, all_hooks, native["workdir"])
         return handle
 
     def _run_hooks_before(self, workload: Workload, native: dict[str, Any], handle: Handle) -> None:
@@ -299,13 +305,13 @@ class LocalBackend:
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
                     self._run_inside(hook, handle, held.workload, privileged=False)
-            if held.hold.ask(b"G") is None:
+            if held.shim.connection.ask(b"G") is None:
                 raise BackendUnavailable("the sandbox's shim ended before the start", code="SHIM_LOST")
         except DibsError:
-            held.hold.close()  # which makes the shim end the sandbox
+            held.let_go()
             self.wait(handle, 30.0)
             raise
-        held.hold.close()
+        held.let_go()
         for hook in held.hooks:
             if hook.hook_name == "poststart":
                 try:
@@ -429,7 +435,7 @@ class LocalBackend:
         self._must_run(handle)
         reading, writing = os.pipe()
         try:
-            connection = helper.start("enter", stdin=reading)
+            connection = helper.enter(stdin=reading)
         except DibsError:
             os.close(writing)
             raise
@@ -458,7 +464,7 @@ class LocalBackend:
         self._must_run(handle)
         reading, writing = os.pipe()
         try:
-            connection = helper.start("enter", stdout=writing)
+            connection = helper.enter(stdout=writing)
             connection.send(b"H", [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))])
         except (DibsError, OSError):
             os.close(reading)
@@ -503,7 +509,7 @@ class LocalBackend:
             connection.ask(b"T", [("grace", repr(float(grace_seconds)))])
             connection.close()
         if held is not None:
-            held.hold.close()
+            held.let_go()
         status = self.wait(handle)
         if status.phase in (Phase.EXITED, Phase.ABSENT):
             return
@@ -531,6 +537,8 @@ class LocalBackend:
             select.select([], [], [], 0.01)
         else:
             raise BackendUnavailable("a control group is still in use", field="cgroup", value=left[0])
+        if (held := _held.pop(handle.folder, None)) is not None:
+            held.let_go()
         if folder.exists():
             shutil.rmtree(folder)
 
@@ -777,7 +785,7 @@ def _enter_spec(handle: Handle) -> list[tuple[str, str]]:
 
 
 def _enter(spec: list[tuple[str, str]], command: str) -> ShimSession:
-    connection = helper.start("enter")
+    connection = helper.enter()
     connection.send(b"H", spec)
     one = connection.next(None)
     if one is not None and one[0] == b"A":

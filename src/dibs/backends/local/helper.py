@@ -13,6 +13,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from dibs.backends.local.shim_client import Connection
 from dibs.errors import BackendUnavailable
 
@@ -23,8 +25,23 @@ BOOT = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main()"
 KEPT = ("LD_LIBRARY_PATH",)
 
 
-def start(module: str, complaints: str = "/dev/null", stdin: int = -1, stdout: int = -1) -> Connection:
-    """Run `shim` or `enter`; the connection to its descriptor 3. It leaves our process tree by itself."""
+class Program(msgspec.Struct):
+    """A running program: the connection to its descriptor 3, and the child of ours that will end soon."""
+
+    connection: Connection
+    child: int
+
+    def reap(self) -> None:
+        with suppress(ChildProcessError):  # where our program ignores its children, the kernel has waited for them
+            os.waitpid(self.child, 0)
+
+
+def start(module: str, complaints: str = "/dev/null", stdin: int = -1, stdout: int = -1) -> Program:
+    """Run `shim` or `enter`.
+
+    Both leave our process tree by themselves. The child that remains ends at once for `enter`, for the shim when the
+    command is let go; it has to be reaped then.
+    """
     if not sys.executable:
         raise BackendUnavailable("this process does not know its own Python interpreter, which runs the sandbox's shim")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,6 +64,10 @@ def start(module: str, complaints: str = "/dev/null", stdin: int = -1, stdout: i
         raise BackendUnavailable(f"the sandbox's {module} cannot be started: {error.strerror}") from error
     finally:
         os.close(high)
-    with suppress(ChildProcessError):  # where our program ignores its children, the kernel has waited for them
-        os.waitpid(pid, 0)
-    return Connection(ours)
+    return Program(Connection(ours), pid)
+
+
+def enter(stdin: int = -1, stdout: int = -1) -> Connection:
+    program = start("enter", stdin=stdin, stdout=stdout)
+    program.reap()
+    return program.connection

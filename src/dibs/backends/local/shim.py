@@ -85,8 +85,9 @@ def quote(text: str) -> str:
 class Shim(Keeper):
     """The keeper of a sandbox's main command."""
 
-    def __init__(self, hold: _socket.socket, spec: Fields) -> None:
+    def __init__(self, hold: _socket.socket, guard: int, spec: Fields) -> None:
         super().__init__()
+        self.guard = guard
         self.hold: _socket.socket | None = hold
         self.hold_box = bytearray()
         one = dict(spec)
@@ -189,6 +190,7 @@ class Shim(Keeper):
             self.init_fd = os.pidfd_open(self.init)
         except OSError as error:
             raise RuntimeError(self.complaint()) from error
+        os.write(self.guard, digits)
         # bubblewrap needs its capabilities for every step of the set-up and gives them all up at the end of it. There
         # is no event for that; it takes a few milliseconds.
         while status_field(self.init, "CapEff").strip("0"):
@@ -450,6 +452,8 @@ class Shim(Keeper):
             self.expires_at = boottime() + self.ttl
         os.write(self.go, b"g")
         os.close(self.go)
+        os.write(self.guard, b"g")
+        os.close(self.guard)
 
     # --- the end
 
@@ -543,10 +547,37 @@ class Shim(Keeper):
             self.remove_groups()
 
 
+def stand_guard(reading: int) -> None:
+    """End a sandbox whose shim is killed while the command is held back.
+
+    bubblewrap's init dies with its parent only once it has been let go; until then it would wait for ever.
+    """
+    init = -1
+    for number in IGNORED:
+        _signal.signal(number, _signal.SIG_IGN)
+    while words := os.read(reading, 64):
+        if words == b"g":
+            return
+        try:
+            init = os.pidfd_open(int(words))
+        except ProcessLookupError:
+            return
+    if init >= 0:
+        try:
+            _signal.pidfd_send_signal(init, SIGKILL)
+        except ProcessLookupError:
+            return
+
+
 def main() -> None:
-    # Our maker may live for months: leave at once as its child, so that it need not wait for us at the end.
+    # Two processes: the shim proper, which nobody has to wait for, and a guard for as long as the command is held back.
+    reading, guard = os.pipe()
     if os.fork():
+        os.close(guard)
+        os.close(3)
+        stand_guard(reading)
         os._exit(0)
+    os.close(reading)
     for number in IGNORED:
         _signal.signal(number, _signal.SIG_IGN)
     hold = _socket.socket(fileno=3)
@@ -554,7 +585,7 @@ def main() -> None:
     payload = receive(hold)
     if not payload:
         return
-    shim = Shim(hold, decode(payload))
+    shim = Shim(hold, guard, decode(payload))
     try:
         shim.prepare()
         shim.launch()
@@ -563,7 +594,10 @@ def main() -> None:
         hold.sendall(frame(b"A", encode([("error", str(error))])))
         shim.remove_groups()
         return
-    hold.sendall(frame(b"A", encode([("keeper", str(os.getpid())), ("init", str(shim.init))])))
+    try:  # noqa: SIM105  # contextlib is not worth its memory here
+        hold.sendall(frame(b"A", encode([("keeper", str(os.getpid())), ("init", str(shim.init))])))
+    except OSError:
+        pass  # the caller is gone already: the loop will see it and end the sandbox
     hold.setblocking(False)
     shim.poller.register(hold.fileno(), POLLIN)
     shim.serve()

@@ -96,12 +96,16 @@ class NodeFact(msgspec.Struct, frozen=True, order=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What must be seen. `nodes` are all device nodes apart from the standard ones (null, zero, tty …)."""
+    """What must be seen. `nodes` are all device nodes apart from the standard ones (null, zero, tty …).
+
+    `isolation` says of each namespace (network, pid, ipc, uts, user, mount) whether it is the host's or its own.
+    """
 
     nodes: tuple[NodeFact, ...] = ()
     env: dict[str, str] = {}
     mounts: tuple[str, ...] = ()
     limits: dict[str, int] = {}
+    isolation: dict[str, Literal["host", "own"]] = {}
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -111,6 +115,7 @@ class Observation(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     mounts: tuple[str, ...] = ()
     limits: dict[str, int] = {}
+    isolation: dict[str, Literal["host", "own"]] = {}
 
 
 class Realisation(msgspec.Struct, frozen=True):
@@ -215,7 +220,7 @@ class Backend(Protocol):
         ...
 
     def render(self, workload: Workload, folder: Path) -> Realisation:
-        """The native form, with nothing touched but looked at. Raises Unsupported or InvalidRequest with all reasons."""
+        """The native form; looks, touches nothing. Raises Unsupported or InvalidRequest with all reasons."""
         ...
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:

@@ -22,9 +22,16 @@ def doctor(output: str) -> int:
       dibs doctor -o json
     """
     from dibs.doctor import examine
+    from dibs.errors import StateError
     from dibs.home import find_home
+    from dibs.workloads.service import Workloads
 
-    findings = examine(find_home())
+    home = find_home()
+    try:
+        with Workloads(home) as service:
+            findings = examine(home, started_by_dibs=service.started_by_dibs())
+    except StateError:
+        findings = examine(home, started_by_dibs=lambda _pid: False)  # the ledger's own check says what is wrong
     failed = sum(finding.verdict == "fail" for finding in findings)
     if output != "table":
         show_data({"failed": failed, "findings": findings}, output)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
+from dibs.errors import Conflict
 
 if TYPE_CHECKING:
     from dibs.devices.model import Inventory
@@ -130,6 +131,17 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool) ->
     return lines
 
 
+def _refuse_while_held(service: Workloads) -> None:
+    """The world must not change under those who hold a part of it."""
+    held = [lease for lease in service.leases() if any(device.simulated for device in lease.devices)]
+    if held:
+        names = ", ".join(sorted({lease.sandbox_name for lease in held}))
+        raise Conflict(
+            f"simulated GPUs are held by {names}", field="simulate", code="WORLD_IN_USE",
+            remedy=f"remove {'it' if len(held) == 1 else 'them'} first: dibs sandbox rm {names.replace(',', '')}",
+        )  # fmt: skip
+
+
 @gpus.command()
 @click.argument("world", metavar="N|MODEL:N,...|off")
 @click.option("--model", help="The model, as in H100. Default: H100.")
@@ -155,6 +167,8 @@ def simulate(world: str, model: str | None, partitions: int | None, unhealthy: s
     from dibs.workloads.service import Workloads
 
     home = find_home()
+    with Workloads(home) as service:
+        _refuse_while_held(service)
     if world == "off":
         was_on = simulated.off(home)
         if output == "table":

@@ -47,7 +47,7 @@ def receipt_lines(found: Receipt) -> list[str]:
             line.field,
             line.asked,
             line.planned,
-            line.observed,
+            "the same" if line.observed == line.planned else line.observed,
             (line.outcome, "green" if line.outcome == "delivered" else "red"),
         ]
         for line in found.lines

@@ -51,6 +51,10 @@ def lease_environment(devices: Sequence[Device], *, sandbox_id: str, simulated: 
     env |= NONE_VISIBLE
     if "nvidia" in by_vendor:
         env["CUDA_VISIBLE_DEVICES"] = env["NVIDIA_VISIBLE_DEVICES"] = ",".join(by_vendor["nvidia"])
+        if any(device.attributes.get("type") == "all" for device in devices):
+            # A host that only gives all its cards at once (WSL2): they have no names to list here.
+            env["NVIDIA_VISIBLE_DEVICES"] = "all"
+            del env["CUDA_VISIBLE_DEVICES"]
     if "amd" in by_vendor:
         # ROCm counts the cards that it can open, so the leased ones are 0, 1, … inside.
         env["ROCR_VISIBLE_DEVICES"] = ",".join(str(number) for number in range(len(by_vendor["amd"])))

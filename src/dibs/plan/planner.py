@@ -155,14 +155,7 @@ def _read_exact(
 def _read_state(device: Device, request: Request, world: World, blocked: Mapping[str, str], reading: _Reading) -> None:
     """A device that fits: whether it can be had now."""
     say = reading.verdicts.append
-    holder = next(
-        (
-            world.holders[key]
-            for unit in device.booked_units
-            if (key := unit_key(unit, simulated=device.simulated)) in world.holders
-        ),
-        None,
-    )
+    holder = holder_of(device, world.holders)
     if not device.health.ok:
         say(Verdict(device.id, Fate.UNHEALTHY, device.health.reason))
     elif device.attachment is None:
@@ -179,6 +172,24 @@ def _read_state(device: Device, request: Request, world: World, blocked: Mapping
     else:
         reading.free.append(device)
         say(Verdict(device.id, Fate.FREE))
+
+
+def holder_of(device: Device, holders: Mapping[str, Holder]) -> Holder | None:
+    """Who has the device, or a part of it, or the whole of which it is a part.
+
+    The units say it all, unless a card was cut or joined while it was leased: then its booked unit is the uncut card
+    (or parts that are no more), and is recognised by its name.
+    """
+    keys = [unit_key(unit, simulated=device.simulated) for unit in device.booked_units]
+    if device.parent is not None:
+        keys.append(unit_key(device.parent, simulated=device.simulated))
+    elif device.units:
+        keys.append(unit_key(device.id, simulated=device.simulated))
+    found = next((holders[key] for key in keys if key in holders), None)
+    if found is None and device.parent is None and not device.units and holders:
+        start = unit_key(device.id, simulated=device.simulated) + "#"
+        found = next((holder for key, holder in holders.items() if key.startswith(start)), None)
+    return found
 
 
 def held_by(holder: Holder, now: float) -> str:

@@ -78,6 +78,10 @@ def differences(expected: Expectation, observed: Observation) -> list[Problem]:
     for name, amount in sorted(expected.limits.items()):
         if observed.limits.get(name) != amount:
             problems.append(_mismatch(name, str(amount), f"the limit is {observed.limits.get(name, 'not set')}"))
+    for name, place in sorted(expected.isolation.items()):
+        if observed.isolation.get(name) != place:
+            seen = observed.isolation.get(name, "not known")
+            problems.append(_mismatch(name, place, f"its {name} namespace is {seen}"))
     return problems
 
 
@@ -140,10 +144,12 @@ def write_receipt(
     lines.add("workdir", spec.workdir or "–", workload.workdir, workload.workdir, observed.env.get("PWD", "not told"))
     for mount in workload.mounts:
         mode = "rw" if mount.writable else "ro"
-        seen = "mounted" if mount.target in observed.mounts else "not mounted"
-        lines.add("mounts", f"{mount.source}:{mount.target}", mode, mode, seen)
-    lines.add("root", spec.root, workload.root, workload.root, "in place before start")
-    lines.add("network", spec.network, workload.network, workload.network, "in place before start")
+        seen = next((item for item in observed.mounts if item.startswith(f"{mount.target} ")), "not mounted")
+        lines.add("mounts", f"{mount.source}:{mount.target}", f"{mount.target} {mode}", mode, seen)
+    seen = f"{sum(path in observed.mounts for path in expected.mounts)} of {len(expected.mounts)} mounts"
+    lines.add("root", spec.root, workload.root, f"{len(expected.mounts)} mounts", seen)
+    shown = {"host": "host", "own": "none"}.get(observed.isolation.get("network", ""), "not looked at")
+    lines.add("network", spec.network, workload.network, workload.network, shown)
     return Receipt(
         sandbox=workload.id,
         name=workload.name,

@@ -21,10 +21,10 @@ from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Se
 from dibs.devices.model import Device, Inventory
 from dibs.errors import Conflict, DeliveryMismatch, DibsError, NotFound, Timeout
 from dibs.home import Home, find_home
-from dibs.ledger.rows import Event, Holder, Lease, LeasedDevice, SandboxId, SandboxRow, Ticket, encode, unit_key
+from dibs.ledger.rows import Event, Holder, Lease, LeasedDevice, SandboxId, SandboxRow, Ticket, encode
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
-from dibs.plan.planner import Refusal, World, plan_devices
+from dibs.plan.planner import Refusal, World, holder_of, plan_devices
 from dibs.process import absent, myself, username
 from dibs.request.model import Request
 from dibs.request.spec import SandboxSpec
@@ -81,9 +81,9 @@ class Workloads:
     def inventory(self) -> Inventory:
         from dibs.devices.inventory import look
 
-        return look(self.home, started_by_dibs=self._started_by_dibs())
+        return look(self.home, started_by_dibs=self.started_by_dibs())
 
-    def _started_by_dibs(self) -> Callable[[int], bool]:
+    def started_by_dibs(self) -> Callable[[int], bool]:
         """Whether a process runs in one of our sandboxes: it is in the pid namespace of one."""
         mine: set[int] = set()
         for row in self.ledger.sandboxes(live_only=True):
@@ -388,8 +388,7 @@ def _leased(device: Device) -> LeasedDevice:
 
 
 def _state(device: Device, holders: Mapping[str, Holder]) -> DeviceState:
-    units = [unit_key(unit, simulated=device.simulated) for unit in device.booked_units]
-    holder = next((holders[unit] for unit in units if unit in holders), None)
+    holder = holder_of(device, holders)
     if holder is not None:
         return DeviceState(device, "held", holder)
     if not device.health.ok:

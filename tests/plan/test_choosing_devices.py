@@ -78,7 +78,7 @@ def test_a_held_device_is_refused_naming_holder_and_time() -> None:
 def test_the_nearest_miss_is_told() -> None:
     refusal = refused("H100:80Gi..", world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
     assert not refusal.waitable
-    assert "nearest miss: gpu.nvidia.com/host/gpu-0, 79.65Gi < 80Gi" in refusal.problems[0].reason
+    assert "nearest miss: gpu-0, 79.65Gi < 80Gi" in refusal.problems[0].reason
 
 
 def test_an_unhealthy_device_is_passed_over_and_named_when_it_is_needed() -> None:

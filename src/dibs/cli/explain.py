@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli.options import read_spec, resource_options, workload_options
-from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
+from dibs.cli.output import Cell, output_option, paint, problem_lines, show, show_data, simulated_banner, table
 
 if TYPE_CHECKING:
     from dibs.plan.explanation import BackendExplanation, Explanation, WishExplanation
@@ -77,10 +77,7 @@ def _backend_lines(backend: BackendExplanation) -> list[str]:
     else:
         lines = [f"{backend.backend:<9} {paint('would be refused', 'red')}"]
     for problem in backend.problems:
-        subject = f'{problem.field} "{problem.value}": ' if problem.value else ""
-        lines.append(f"          {subject}{problem.reason}  {paint(f'[{problem.code}]', 'dim')}")
-        if problem.remedy:
-            lines.append(f"          {paint('→', 'green')} {problem.remedy}")
+        lines += problem_lines(problem, " " * 10)
     for wish in backend.wishes:
         lines += ["", *_wish_lines(wish)]
     return lines

@@ -116,7 +116,7 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool) ->
     if rows:
         headers = ["GPU", "MODEL", "MEMORY", "STATE", "HOLDER", "SINCE"]
         headers += ["NAME", "UUID", "NUMA", "PCI", "SOURCE"] if wide else []
-        lines += table(headers, rows, right=frozenset({"MEMORY", "SINCE", "NUMA"}))
+        lines += table(headers, rows, right=frozenset({"MEMORY", "SINCE", "NUMA"}), whole=wide)
         if not wide:
             free = sum(s.state == "free" for s in states)
             whole = sum(s.device.parent is None for s in states)

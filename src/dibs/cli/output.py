@@ -10,7 +10,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from dibs.errors import DibsError
+from dibs.errors import DibsError, Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
@@ -51,15 +51,24 @@ def terminal_width() -> int:
 Cell = str | tuple[str, str]  # text, or text with a colour
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: frozenset[str] = frozenset()) -> list[str]:
-    """Aligned columns. If they are wider than the terminal, the widest text columns give way, with an ellipsis."""
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    right: frozenset[str] = frozenset(),
+    whole: bool = False,
+) -> list[str]:
+    """Aligned columns. If they are wider than the terminal, the widest text columns give way, with an ellipsis.
+
+    `whole`: nothing is cut, however wide it gets.
+    """
     body = [[cell if isinstance(cell, tuple) else (cell, "") for cell in row] for row in rows]
     widths = [len(header) for header in headers]
     for row in body:
         for column, (text, _) in enumerate(row):
             widths[column] = max(widths[column], len(text))
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - terminal_width()
-    while excess > 0:
+    while excess > 0 and not whole:
         widest = max(range(len(widths)), key=lambda column: widths[column])
         if widths[widest] <= 12:
             break  # narrower than this nobody can read it: let the terminal wrap
@@ -115,12 +124,34 @@ def fail(error: DibsError, form: str = "table") -> None:
         sys.stderr.write(as_text(data, form))
         return
     for problem in error.problems:
-        subject = f'{problem.field} "{_one_line(problem.value)}"' if problem.value else problem.field
-        head = paint("dibs:", "red", sys.stderr)
-        middle = f" {subject}:" if subject else ""
-        say(f"{head}{middle} {problem.reason}  {paint(f'[{problem.code}]', 'dim', sys.stderr)}")
-        if problem.remedy:
-            say(f"      {paint('→', 'green', sys.stderr)} {problem.remedy}")
+        for line in problem_lines(problem, "dibs: ", sys.stderr):
+            say(line)
+
+
+def problem_lines(problem: Problem, head: str, stream: IO[str] | None = None) -> list[str]:
+    """A problem for a person: what, why, its code; and below it what to do. Long ones are folded under their start."""
+    subject = (
+        f'{problem.field} "{_one_line(problem.value)}": ' if problem.value else problem.field and f"{problem.field}: "
+    )
+    indent = " " * len(head)
+    lines = fold(f"{subject}{problem.reason}  [{problem.code}]", indent)
+    lines[0] = paint(head, "red", stream) + lines[0][len(head) :]
+    tag = f"[{problem.code}]"
+    lines[-1] = lines[-1].replace(tag, paint(tag, "dim", stream))
+    if problem.remedy:
+        remedy = fold(problem.remedy, indent + "  ")
+        remedy[0] = f"{indent}{paint('→', 'green', stream)} {remedy[0].lstrip()}"
+        lines += remedy
+    return lines
+
+
+def fold(text: str, indent: str) -> list[str]:
+    import textwrap
+
+    width = max(terminal_width(), len(indent) + 40)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [indent]
 
 
 def _one_line(text: str) -> str:

@@ -116,9 +116,8 @@ def show_one(sandbox: str, output: str) -> None:
     if output != "table":
         show_data(data, output)
         return
-    lines = [
-        f"{key:<11} {_flat(value)}" for key, value in data.items() if key != "events" and value not in (None, "", [])
-    ]
+    told = {key: value for key, value in data.items() if key != "events" and value not in (None, "", [], {})}
+    lines = [f"{key:<11} {_flat(value)}" for key, value in told.items()]
     lines += ["", *table(
         ["TIME", "EVENT", "DETAIL"],
         [[time.strftime("%H:%M:%S", time.localtime(event.at)), event.kind, event.detail] for event in events],

@@ -51,7 +51,7 @@ def lease_environment(devices: Sequence[Device], *, sandbox_id: str, simulated: 
     env |= NONE_VISIBLE
     if "nvidia" in by_vendor:
         env["CUDA_VISIBLE_DEVICES"] = env["NVIDIA_VISIBLE_DEVICES"] = ",".join(by_vendor["nvidia"])
-        if any(device.attributes.get("type") == "all" for device in devices):
+        if any(d.attachment is not None and d.attachment.cdi_name.endswith("=all") for d in devices):
             # A host that only gives all its cards at once (WSL2): they have no names to list here.
             env["NVIDIA_VISIBLE_DEVICES"] = "all"
             del env["CUDA_VISIBLE_DEVICES"]

@@ -57,7 +57,8 @@ def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[s
 
 
 def _part(device: Device) -> str:
-    return f"a part of {device.parent}; ask for it by its memory, as in {human_bytes(device.memory or 0)}"
+    size = -(-(device.memory or 0) // 2**30)
+    return f"a part; to get parts, ask by memory: ..{size}GB"
 
 
 def _bound(text: str, *, low: bool) -> str:

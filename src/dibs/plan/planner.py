@@ -270,11 +270,12 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
         reason = f"no {kind} was found on this host" + (f" ({errors})" if errors else "")
         remedy = "run `dibs doctor`, or try without hardware: `dibs gpus simulate 8`"
         return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
-    plural = "" if gpus == 1 else "s"
-    reason = f"{fitting} of {gpus} {kind}{plural} fit{'s' if fitting == 1 else ''}, {wanted} wanted"
+    parts = sum(is_gpu(device) and device.parent is not None for device in world.inventory.devices)
+    there = f"{gpus} {kind}{'' if gpus == 1 else 's'}" + (f" and {parts} parts" if parts else "")
+    reason = f"{fitting} of {there} fit{'s' if fitting == 1 else ''}, {wanted} wanted"
     miss = wish.nearest_miss
     if miss is not None:
-        reason += f"; nearest miss: {miss.device}, {miss.reason}"
+        reason += f"; nearest miss: {miss.device.rpartition('/')[2]}, {miss.reason}"
     remedy = "ask for fewer or for other models; `dibs gpus` shows what is there"
     return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
 

@@ -12,8 +12,9 @@ It stands alone: nothing of dibs and nothing third-party is imported.
 
 Names and types are checked when compiling; the error says where:
 
-    >>> print(cel_error(lambda: environment.compile("name + 1")))
-    ERROR: <input>:1:6: found no matching overload for '_+_' applied to '(string, int)'
+    >>> environment.compile("name + 1")
+    Traceback (most recent call last):
+    dibs.cel.errors.CelTypeError: ERROR: <input>:1:6: found no matching overload for '_+_' applied to '(string, int)'
      | name + 1
      | .....^
 
@@ -29,9 +30,9 @@ ones are declared with their types, a Python function and, if it is not constant
 whose missing keys have a value. ``dibs.cel.kubernetes`` has Kubernetes' quantities and versions, ``dibs.cel.dra`` the
 environment of DRA device selectors.
 
-Input may be hostile. Text is limited in length and depth, regular expressions run in linear time, and an evaluation has
-a budget (``cost_limit``, ``step_limit``, ``cancelled``). Where the static bound ``Program.cost`` is below the limit, the
-generated code keeps no account. Every failure is a ``CelError``; the tree is drawn in ``errors``.
+Input may be hostile. Text is limited in length and depth, regular expressions run in linear time, and an evaluation
+has a budget (``cost_limit``, ``step_limit``, ``cancelled``). Where the static bound ``Program.cost`` is below the
+limit, the generated code keeps no account. Every failure is a ``CelError``; the tree is drawn in ``errors``.
 
 What is not there: protobuf messages and enums.
 """

@@ -92,7 +92,8 @@ class Estimate:
     def select(self, node: Select) -> Cost:
         if node.resolved is not None:
             return self.sized(1.0, node.type)
-        return self.sized(self.of(node.operand).cost + 1.0, node.type)
+        # Kubernetes counts has() as free.
+        return self.sized(self.of(node.operand).cost + (0.0 if node.test else 1.0), node.type)
 
     def call(self, node: Call) -> Cost:
         arguments = node.args if node.target is None else [node.target, *node.args]

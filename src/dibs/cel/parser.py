@@ -163,8 +163,9 @@ class _Parser:
                     self.unexpected("a field or method name")
                 self.place += 1
                 name = str(token.value)
-                if not optional and token.kind == IDENT and self.accept("("):
-                    node = self.call(dot.offset, name, node)
+                opening = self.accept("(") if not optional and token.kind == IDENT else None
+                if opening is not None:
+                    node = self.call(opening.offset, name, node)
                 else:
                     node = self.checked(Select(dot.offset, node, name, optional=optional))
                 continue
@@ -215,12 +216,11 @@ class _Parser:
 
     def name(self, token: Token, prefix: str) -> Node:
         name = str(token.value)
-        if self.accept("("):
-            if name in RESERVED and not prefix:
-                raise CelSyntaxError(f"reserved identifier: {name}", offset=token.offset)
-            return self.call(token.offset, prefix + name, None)
         if name in RESERVED:
             raise CelSyntaxError(f"reserved identifier: {name}", offset=token.offset)
+        opening = self.accept("(")
+        if opening is not None:
+            return self.call(opening.offset, prefix + name, None)
         return self.checked(Ident(token.offset, prefix + name))
 
     def call(self, offset: int, function: str, target: Node | None) -> Node:

@@ -328,9 +328,11 @@ class _Reader:
             self.place += 1
             end = self.text.find("\\E", self.place)
             stop = end if end >= 0 else len(self.text)
-            quoted = self.text[self.place : stop]
-            self.place = stop + (2 if end >= 0 else 0)
-            return ("cat", [_set([(ord(item), ord(item))], flags) for item in quoted])
+            # It is put back with each character escaped, since an operator after it takes the last character only.
+            quoted = "".join(f"\\{c}" if c.isascii() and not c.isalnum() else c for c in self.text[self.place : stop])
+            self.text = quoted + self.text[stop + (2 if end >= 0 else 0) :]
+            self.place = 0
+            return self.atom(flags) if quoted else ("cat", [])
         ranges: list[tuple[int, int]] = []
         categories: list[tuple[str, bool]] = []
         self.class_escape(ranges, categories)

@@ -185,7 +185,10 @@ class Regex:
             if best is None:
                 self._add(current, seen, 0, place, text, place)
             if not current:
-                break
+                if best is not None:
+                    break
+                threads = []
+                continue
             steps = _count(steps, len(seen))
             threads = []
             char = text[place] if place < len(text) else ""

@@ -44,6 +44,9 @@ class Uint(int):
     def __repr__(self) -> str:
         return f"Uint({int(self)})"
 
+    def __str__(self) -> str:
+        return int.__repr__(self)
+
 
 @final
 class BoolKey:

@@ -1,0 +1,147 @@
+"""What a person sees: help, tables, explanations, data formats, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dibs.home import Home
+
+from .conftest import Dibs
+
+VERBS = ["run", "sandbox", "gpus", "leases", "explain", "receipt", "doctor", "cdi", "table", "completion"]
+SANDBOX_VERBS = ["create", "ls", "show", "exec", "logs", "cp", "pause", "resume", "stop", "rm"]
+
+
+def test_the_first_page_names_every_verb_and_fits_a_terminal(dibs: Dibs) -> None:
+    page = dibs("--help").stdout
+    assert all(f"\n  {verb} " in page for verb in VERBS)
+    assert max(map(len, page.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("verb", [(verb,) for verb in VERBS] + [("sandbox", verb) for verb in SANDBOX_VERBS])
+def test_every_verb_has_a_page_with_an_example(dibs: Dibs, verb: tuple[str, ...]) -> None:
+    page = dibs(*verb, "--help", COLUMNS="80").stdout
+    assert "Example" in page
+    assert f"dibs {' '.join(verb)}" in page
+    assert max(map(len, page.splitlines())) <= 80
+
+
+def test_the_version_is_told(dibs: Dibs) -> None:
+    from dibs import __version__
+
+    assert dibs("--version").stdout == f"dibs {__version__}\n"
+
+
+def test_a_misspelt_verb_is_met_with_the_right_one(dibs: Dibs) -> None:
+    result = dibs("explian")
+    assert result.returncode == 2
+    assert "did you mean `dibs explain`?" in result.stderr
+
+
+def test_the_table_of_gpus_lines_up(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "H100:2")
+    lines = dibs("gpus").stdout.splitlines()
+    assert lines[0].startswith("simulated GPUs")
+    start = lines[2].index("STATE")
+    assert [line[start : start + 4] for line in lines[3:11]] == ["held"] * 2 + ["free"] * 6
+    assert "lab (" in lines[3]
+    assert lines[-1] == "8 GPUs, 6 free"
+
+
+@pytest.mark.parametrize("words", [("gpus",), ("leases",), ("sandbox", "ls"), ("table",), ("explain", "--gpu", "2")])
+def test_every_answer_is_also_data(eight_gpus: Home, dibs: Dibs, words: tuple[str, ...]) -> None:
+    as_json = json.loads(dibs(*words, "-o", "json").stdout)
+    as_yaml = yaml.safe_load(dibs(*words, "-o", "yaml").stdout)
+    assert as_json == as_yaml
+    assert as_json
+
+
+def test_no_colour_reaches_a_file_and_no_color_is_honoured(eight_gpus: Home, dibs: Dibs) -> None:
+    assert "\033" not in dibs("gpus").stdout
+
+
+def test_no_gpu_at_all_says_what_to_do(dibs: Dibs, tmp_path: Path) -> None:
+    result = dibs("gpus", DIBS_CDI_DIRS=str(tmp_path / "none"))
+    if "no GPU was found" not in result.stdout:
+        pytest.skip("this host has a GPU")
+    assert "dibs gpus simulate 8" in result.stdout
+
+
+def test_explain_creates_nothing_and_exits_as_the_refusal_would(eight_gpus: Home, dibs: Dibs) -> None:
+    assert dibs("explain", "--gpu", "8").returncode == 0
+    result = dibs("explain", "--gpu", "H100:80Gi..")
+    assert result.returncode == 82
+    assert "79.65Gi < 80Gi" in result.stdout
+    assert dibs("run", "--gpu", "H100:80Gi..", "--", "true").returncode == 82
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "8")
+    assert dibs("explain", "--gpu", "1").returncode == 83
+    assert dibs("explain", "--device", "no.such/gpu=1").returncode == 89
+    assert dibs("run", "--device", "no.such/gpu=1", "--", "true").returncode == 89
+    assert [row["name"] for row in json.loads(dibs("sandbox", "ls", "-o", "json").stdout)["sandboxes"]] == ["lab"]
+
+
+def test_the_receipt_is_kept_after_the_end(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("run", "--name", "done", "--gpu", "2", "--", "true")
+    text = dibs("receipt", "done").stdout
+    assert "simulated" in text
+    assert "/dev/simgpu0 c 1:3, /dev/simgpu1 c 1:3" in text
+    data = json.loads(dibs("receipt", "done", "-o", "json").stdout)
+    assert data["verdict"] == "delivered"
+    assert data["claim"]["kind"] == "ResourceClaim"
+    assert data["rendered"]
+    assert dibs("receipt", "nobody").returncode == 89
+
+
+def test_the_doctor_gives_each_finding_an_id_a_verdict_and_a_fix(dibs: Dibs) -> None:
+    result = dibs("doctor", "-o", "json")
+    findings = json.loads(result.stdout)["findings"]
+    assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "fail", "skip"}
+    assert all(finding.get("fix") for finding in findings if finding["verdict"] in ("warn", "fail"))
+    assert result.returncode == (1 if any(finding["verdict"] == "fail" for finding in findings) else 0)
+
+
+def test_the_simulated_world_does_not_change_under_a_holder(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "1")
+    result = dibs("gpus", "simulate", "off")
+    assert result.returncode == 88
+    assert "held by lab" in result.stderr
+    dibs("sandbox", "rm", "lab", "--grace", "0s")
+    assert dibs("gpus", "simulate", "off").returncode == 0
+
+
+def test_a_corrupt_ledger_is_one_clear_error_for_every_verb(home: Home, dibs: Dibs) -> None:
+    home.ledger.write_bytes(b"prose " * 2000)
+    for words in (("gpus",), ("leases",), ("run", "--", "true"), ("sandbox", "ls"), ("explain", "--gpu", "1")):
+        result = dibs(*words)
+        assert result.returncode == 91, words
+        assert "LEDGER_CORRUPT" in result.stderr
+        assert "Traceback" not in result.stderr
+    assert dibs("doctor").returncode == 1
+    home.ledger.unlink()
+
+
+def test_a_corrupt_simulated_world_is_an_error_and_not_off(eight_gpus: Home, dibs: Dibs) -> None:
+    eight_gpus.simulated.write_text("{")
+    result = dibs("gpus")
+    assert "cannot be read" in result.stdout
+    assert dibs("run", "--gpu", "1", "--", "true").returncode != 0
+
+
+def test_output_to_a_closed_pipe_is_no_traceback(eight_gpus: Home, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    command = f"{sys.executable} -m dibs gpus -o json | head -c 1"
+    env = {**os.environ, "DIBS_HOME": str(eight_gpus.state)}
+    result = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_there_for_each_shell(dibs: Dibs, shell: str) -> None:
+    assert "_DIBS_COMPLETE" in dibs("completion", shell).stdout

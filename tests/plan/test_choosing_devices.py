@@ -37,7 +37,7 @@ def gpu(index: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 81559 <<
 
 def world(*devices: Device, held: tuple[int, ...] = (), ahead: tuple[str, ...] = (), now: float = 100.0) -> World:
     holder = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "train", "anna", 40.0, "attached")
-    holders = {unit: holder for index in held for unit in devices[index].booked_units}
+    holders: dict[str, Holder] = {unit: holder for index in held for unit in devices[index].booked_units}
     return World(Inventory(devices), holders, tuple(parse_request({"gpu": text}) for text in ahead), now)
 
 

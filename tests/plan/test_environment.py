@@ -16,9 +16,7 @@ def device(index: int, *env: str, vendor: str = "nvidia", spec_env: tuple[str, .
         vendor=vendor,
         model="H100",
         uuid=f"GPU-{index}",
-        attachment=Attachment(
-            f"nvidia.com/gpu={index}", ContainerEdits(env=list(env)), "spec", ContainerEdits(env=list(spec_env))
-        ),
+        attachment=Attachment(f"nvidia.com/gpu={index}", ContainerEdits(env=env), "spec", ContainerEdits(env=spec_env)),
     )
 
 

@@ -23,7 +23,7 @@ def test_the_public_names_are_exactly_these_and_all_can_be_had() -> None:
     assert sorted(dibs.__all__) == dir(dibs)
     assert all(getattr(dibs, name) is not None for name in dibs.__all__)
     with pytest.raises(AttributeError):
-        _ = dibs.nonsense  # type: ignore[attr-defined]
+        _ = dibs.nonsense
 
 
 def test_run_gives_code_output_and_receipt(eight_gpus: Home) -> None:

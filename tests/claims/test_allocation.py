@@ -333,3 +333,21 @@ def test_what_claims_hold_is_read_from_their_allocations() -> None:
     outcome = allocate(slices, claim(exactly(**memory("5Gi"))), allocated=allocated)
     assert given(outcome) == [["gpus:gpu-1"]]
     assert allocate(slices, claim(exactly(**memory("6Gi"))), allocated=allocated).results is None
+
+
+def test_a_share_that_is_given_up_leaves_its_part_to_the_next() -> None:
+    big, small = exactly("big", **memory("5Gi")), exactly("small", **memory("1Gi"))
+    wanted = claim(exactly("a", **memory("3Gi")), first_available("b", big, small), exactly("c", **memory("2Gi")))
+    outcome = allocate([resource_slice([shared()])], wanted)
+    assert given(outcome) == [["a:gpu-0", "b/small:gpu-0", "c:gpu-0"]]
+
+
+def test_the_counters_of_a_shared_partition_are_drawn_once() -> None:
+    slices = partitions()
+    for one in slices[0]["spec"]["devices"]:
+        one["allowMultipleAllocations"] = True
+        one["capacity"] = {"memory": {"value": "8Gi"}}
+    wanted = [exactly(name, **memory("2Gi")) for name in ("a", "b")]
+    assert given(allocate(slices, claim(*wanted))) == [["a:whole", "b:whole"]]
+    before = Allocated((), [DeviceId(DRIVER, "host", "whole")])
+    assert given(allocate(slices, claim(*wanted), allocated=before)) == [["a:whole", "b:whole"]]

@@ -126,3 +126,8 @@ def test_devices_that_need_a_gate_or_another_node_say_so() -> None:
         classes=[device_class()],
     )
     assert [v.reason for v in found.fell] == ["binding-conditions", "other-node"]
+
+
+def test_of_two_equally_near_devices_the_first_is_named() -> None:
+    found = explained([resource_slice(gpus(2))], claim(exactly()), allocated=held("gpu-0", "gpu-1", by="anna"))
+    assert found.nearest == verdict("gpu-0", "in-use", "anna")

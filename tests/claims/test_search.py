@@ -218,3 +218,37 @@ def test_more_than_32_devices_are_an_error_for_a_request_and_a_reason_for_the_ne
 def test_an_unknown_class_is_an_error_even_without_devices() -> None:
     with pytest.raises(BadClaim, match="could not retrieve device class tpu"):
         allocate([], claim(exactly(class_name="tpu")), classes=[device_class("gpu")])
+
+
+def test_looking_ahead_stops_at_a_request_whose_evaluation_would_fail() -> None:
+    devices = [device("a", attributes={"model": "x", "first": True})]
+    devices += [device(name, attributes={"first": False}) for name in ("b", "c")]
+    wanted = claim(
+        exactly("any"),
+        exactly("first", selectors=selectors(f'device.attributes["{DRIVER}"].first')),
+        exactly("many", 5, selectors=selectors(f'{MODEL} == "x"')),
+    )
+    # "many" can never be served, but the plain search comes to c first and stops there.
+    with pytest.raises(BadClaim, match="CEL runtime error"):
+        allocate([resource_slice(devices)], wanted)
+
+
+def test_like_devices_are_told_apart_where_all_devices_are_taken_in_order() -> None:
+    devices = [device(name, attributes={"root": "r"}) for name in ("p", "q")]
+    wanted = claim(exactly("one"), exactly("rest", None), constraints=[{"distinctAttribute": ROOT}])
+    # With p taken, "rest" finds its first device in use; with q taken, p violates the constraint, which is an error.
+    with pytest.raises(BadClaim, match=r"cannot add device .*/p because a claim constraint would not be satisfied"):
+        allocate([resource_slice(devices)], wanted)
+
+
+def test_a_choice_that_fails_makes_the_request_before_it_try_another_device() -> None:
+    devices = [device("a", attributes={"model": "x"}), device("b", attributes={"model": "y"})]
+    x = selectors(f'{MODEL} == "x"')
+    wanted = claim(exactly("any"), first_available("one", exactly("s", selectors=x), exactly("t", selectors=x)))
+    assert given(allocate([resource_slice(devices)], wanted)) == [["any:b", "one/s:a"]]
+
+
+def test_matching_devices_behind_one_that_stands_alone_are_found() -> None:
+    devices = [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
+    outcome = allocate([resource_slice(devices)], claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]))
+    assert given(outcome) == [["gpus:b", "gpus:c"]]

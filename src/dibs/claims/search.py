@@ -77,7 +77,7 @@ class Search:
         groups = self.groups
         group = 0
         while True:
-            signal, origin = self._descend(stack, group)
+            signal = self._descend(stack, group)
             if not signal:
                 return True
             if self._lookahead is None:
@@ -85,24 +85,23 @@ class Search:
                 self.hopeless = self._lookahead.hopeless()
                 if self.hopeless:
                     return False
-            resumed = self._backtrack(stack, signal, origin)
+            resumed = self._backtrack(stack, signal)
             if resumed is None:
                 return False
             group = resumed
 
-    def _descend(self, stack: list[_Choice | _Pick], group: int) -> tuple[int, int]:
-        """Go down from a request until everything is placed (0) or a dead end is met (its signal and claim)."""
+    def _descend(self, stack: list[_Choice | _Pick], group: int) -> int:
+        """Go down from a request until everything is placed (0) or a dead end is met (its signal)."""
         groups = self.groups
         while group < len(groups):
             alternatives = groups[group]
             if group in self.choosing:
                 stack.append(_Choice(group))
-            wanted = alternatives[0]
-            signal = self._place(stack, group, wanted)
+            signal = self._place(stack, group, alternatives[0])
             if signal:
-                return signal, wanted.claim_index
+                return signal
             group += 1
-        return 0, 0
+        return 0
 
     def _place(self, stack: list[_Choice | _Pick], group: int, wanted: Wanted) -> int:
         """Place a whole request, from its first device on."""
@@ -157,41 +156,35 @@ class Search:
             count += 1
         return 0
 
-    def _backtrack(self, stack: list[_Choice | _Pick], signal: int, origin: int) -> int | None:
-        """Undo until another way opens, and take it; the group to go on with, None where there is no other way."""
+    def _backtrack(self, stack: list[_Choice | _Pick], signal: int) -> int | None:
+        """Undo until another way opens, and take it; the group to go on with, None where there is no other way.
+
+        "Too many" never leaves its claim: a claim whose smallest alternatives are too many is refused beforehand.
+        """
         while stack:
             frame = stack[-1]
             if isinstance(frame, _Choice):
                 alternatives = self.groups[frame.group]
-                claim = alternatives[0].claim_index
-                if signal == _TOO_MANY and claim != origin:
-                    signal = _FAILED
                 if signal != _TOO_MANY:
                     frame.only_too_many = False
                 frame.index += 1
                 if frame.index == len(alternatives):
                     stack.pop()
-                    signal, origin = (_TOO_MANY if frame.only_too_many else _FAILED), claim
+                    signal = _TOO_MANY if frame.only_too_many else _FAILED
                     continue
                 signal = self._place(stack, frame.group, alternatives[frame.index])
                 if not signal:
                     return frame.group + 1
-                origin = claim
                 continue
             stack.pop()
             self.attempt.put_back(frame.given)
-            wanted = frame.wanted
-            if signal == _TOO_MANY and wanted.claim_index != origin:
-                signal = _FAILED
-            if signal == _TOO_MANY or wanted.everything:
-                origin = wanted.claim_index
+            if signal == _TOO_MANY or frame.wanted.everything:
                 continue
             failed = frame.failed
             if self._lookahead is not None:
                 failed = failed if failed is not None else set()
                 failed.add(self._lookahead.likeness(frame.given.position))
-            origin = wanted.claim_index
-            signal = self._pick(stack, frame.group, wanted, frame.count, frame.cursor, failed)
+            signal = self._pick(stack, frame.group, frame.wanted, frame.count, frame.cursor, failed)
             if not signal:
                 return frame.group + 1
         return None

@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""Writes the generated parts of docs/: the delivery table, the problem codes, the tests of the silent-drop catalogue.
+
+    scripts/generate_docs.py            write them
+    scripts/generate_docs.py --check    write nothing; exit 1 if they are not current
+    scripts/generate_docs.py --outputs  also run every page, and put the real output under each command that shows one
+
+`make docs` calls it, and a test calls it with --check. A problem code without a line in MEANINGS is an error: whoever
+adds a code says here what it means.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "dibs"
+TO_FILL = "???"  # written as the output of a command, it is replaced by the real one
+
+# code -> (exit code, meaning). The exit code is that of the error which usually carries it.
+MEANINGS: dict[str, tuple[str, str]] = {
+    "ALLOCATION_CANCELLED": ("88", "the search for devices was cancelled by its caller"),
+    "ALLOCATION_GAVE_UP": ("90", "the search for devices took more steps than allowed; simplify the claim"),
+    "ARCHIVE_REFUSED": ("80", "a tar stream for `cp` is broken, or a member of it leads outside of its target"),
+    "BACKEND_INVALID": ("80", "`backend` cannot be the name of a backend"),
+    "BACKEND_UNAVAILABLE": ("86", "the backend cannot work on this host; the reason says what is missing"),
+    "BACKEND_UNKNOWN": ("80", "there is no backend of that name"),
+    "CANNOT_ATTACH": ("81", "GPUs fit, but they cannot be attached; `dibs doctor` says why"),
+    "CEL_INVALID": ("80", "an expression in a claim is not valid CEL for devices; the place is named"),
+    "CLAIM_GAVE_UP": ("80", "the search for devices for a claim was given up; simplify the claim"),
+    "CLAIM_INVALID": ("80", "a resource claim breaks one of Kubernetes' rules; the field is named"),
+    "CLAIM_NOT_FOUND": ("89", "there is no such claim: neither a file nor a kept one"),
+    "CLAIM_UNREADABLE": ("80", "a resource claim is not JSON, or a value in it has the wrong type"),
+    "CLAIM_UNSOLVABLE": ("80", "the claim cannot be decided on these devices; the reason says why"),
+    "COMMAND_INVALID": ("80", "there is no command, or it is not a list of words"),
+    "COMMAND_NOT_EXECUTABLE": ("126", "the command is there but cannot be executed in the sandbox"),
+    "COMMAND_NOT_FOUND": ("127", "there is no such command in the sandbox"),
+    "CONFLICT": (
+        "80, 88",
+        "two parts of a request contradict each other (80), or a sandbox is in the wrong state (88)",
+    ),
+    "COPY_FAILED": ("80", "files could not be copied; the reason is the system's"),
+    "COPY_INVALID": ("80", "one side of `cp` must be `SANDBOX:/path`, and the source must exist"),
+    "DELIVERY_MISMATCH": ("87", "the sandbox was not what was planned; the command was not started"),
+    "DEVICES_BUSY": ("83", "enough GPUs fit, but they are held; the holders are named"),
+    "DEVICES_COLLIDE": ("80", "two devices want the same path in the sandbox"),
+    "DEVICES_UNHEALTHY": ("84", "enough GPUs fit, but too many of them are broken"),
+    "DEVICE_AMBIGUOUS": ("89", "several devices answer to that name; write one of those listed"),
+    "DEVICE_CHANGED": ("80", "the device node is not what the CDI spec says; make the spec anew"),
+    "DEVICE_GONE": ("80, 89", "a device node of the CDI spec does not exist, or has vanished since the plan"),
+    "DEVICE_INVALID": ("80", "`device` is not the name of one device"),
+    "DEVICE_NOT_ACCESSIBLE": ("81", "you may not open the device node; its group is named"),
+    "DEVICE_NOT_FOUND": ("89", "there is no device of that name"),
+    "DISK_FULL": ("91", "the ledger's disk is full; nothing was changed"),
+    "DURATION_INVALID": ("80", "not a length of time such as `90s`, `10m`, `1h30m`"),
+    "ENTER_FAILED": ("86", "a running sandbox could not be entered"),
+    "ENV_CONFLICT": ("80", "two sources set one variable to different values; one of them would be lost"),
+    "ENV_INVALID": ("80", "a variable has no value, or its name or value is not allowed"),
+    "ENV_RESERVED": ("80", "the variable is set by dibs from what was leased"),
+    "FIELD_NOT_SUPPORTED": ("81", "this backend cannot deliver the field; see the delivery table"),
+    "FILE_INVALID": ("80", "the request file cannot be read, or is not a mapping"),
+    "FLAG_INVALID": ("80", "must be true or false"),
+    "GPU_COUNT_INVALID": ("80", "the number of GPUs is not a whole number from 1 up"),
+    "GPU_INVALID": ("80", "not a GPU request at all: empty, null, false"),
+    "GPU_MEMORY_INVALID": ("80", "not a size or range of GPU memory"),
+    "GPU_MODEL_INVALID": ("80", "this cannot be the name of a model"),
+    "GPU_SYNTAX": ("80", "the parts of the short form do not fit together"),
+    "GPU_VENDOR_UNKNOWN": ("80", "the vendors are nvidia, amd and intel"),
+    "HOOK_FAILED": ("86", "a hook of the device's CDI spec failed; its words are in the reason"),
+    "HOOK_NOT_FOUND": ("81", "a hook of the device's CDI spec is not installed"),
+    "INPUT_CLOSED": ("88", "input was sent to a command that was started without input"),
+    "INTERNAL": ("99", "a defect in dibs; please report it"),
+    "INVALID_DEVICE_SPEC": ("80", "the device's CDI spec says something that cannot be"),
+    "INVALID_REQUEST": ("80", "the request is wrong; the field and the reason say how"),
+    "LABELS_INVALID": ("80", "labels map short names to text"),
+    "LEDGER_CORRUPT": ("91", "the ledger is damaged or not a ledger; see [the ledger](ledger.md#a-damaged-ledger)"),
+    "LEDGER_IO_ERROR": ("91", "the ledger's disk failed; nothing was changed"),
+    "LEDGER_LOCKED": ("83", "another process has kept the ledger locked for a minute"),
+    "LEDGER_READ_ONLY": ("91", "the ledger cannot be written by you"),
+    "LEDGER_TOO_NEW": ("91", "the ledger was made by a newer dibs"),
+    "LEDGER_UNUSABLE": ("91", "the ledger cannot be opened or used; the reason is the database's"),
+    "LIMIT_NOT_ENFORCEABLE": ("81", "this limit could not be enforced here, so the request is refused"),
+    "LOG_DAMAGED": ("91", "the log of a sandbox is damaged"),
+    "MOUNT_INVALID": ("80", "not `SOURCE:TARGET[:rw]`, or the source does not exist"),
+    "MOUNT_SOURCE_MISSING": ("80", "a file that the CDI spec mounts does not exist; make the spec anew"),
+    "NAME_INVALID": ("80", "a name is up to 63 lower-case letters, digits and `-`"),
+    "NAME_TAKEN": ("88", "a live sandbox has that name"),
+    "NETWORK_INVALID": ("80", "`network` is `host` or `none`"),
+    "NOT_FOUND": ("89", "there is no such sandbox, folder or file"),
+    "NOT_HELD": ("88", "the sandbox was started already, or by another process"),
+    "NOT_RUNNING": ("88", "the sandbox has ended or is paused"),
+    "NO_MATCHING_DEVICE": ("82", "too few GPUs of this host fit; the nearest miss is named"),
+    "NO_RECEIPT": ("89", "the sandbox has no receipt: nothing was delivered"),
+    "OBSERVATION_FAILED": ("86", "the sandbox could not be looked at, so its command was not started"),
+    "PIDS_INVALID": ("80", "not a number of processes"),
+    "POOL_INVALID": ("80", "the published devices of a pool contradict each other"),
+    "QUANTITY_INVALID": ("80", "not a quantity, or not one that makes sense here"),
+    "QUOTA_EXCEEDED": ("85", "over what the tenant may hold; not used yet"),
+    "ROOT_ARCHIVE_REFUSED": ("80", "the archive given as `root` is broken, or a member of it leads outside"),
+    "ROOT_INVALID": ("80", "`root` is not an absolute path"),
+    "SANDBOX_SETUP_FAILED": ("86", "the sandbox could not be set up; bubblewrap's words are in the reason"),
+    "SESSION_CLOSED": ("88", "the connection to the command is closed"),
+    "SHIM_LOST": ("86", "the process that keeps the sandbox ended before the command was started"),
+    "SIMULATED_WORLD_UNUSABLE": ("91", "the file of the simulated world cannot be used; no device is offered"),
+    "STATE_FOLDER_UNUSABLE": ("91", "the state folder cannot be made"),
+    "STATE_UNUSABLE": ("91", "a state file cannot be read or written"),
+    "STILL_RUNNING": ("88", "the files of a running sandbox cannot be removed; stop it first"),
+    "SYSTEM_ERROR": ("99", "the operating system refused something unexpected; its words are the reason"),
+    "TIMEOUT": ("90", "waited as long as asked"),
+    "UNKNOWN_FIELD": ("80", "there is no such field; the known ones are listed"),
+    "UNKNOWN_MODEL": ("80", "there is no such model to simulate; close ones or all are listed"),
+    "UNKNOWN_RESOURCE": ("80", "dibs does not know this resource name"),
+    "UNSUPPORTED": ("81", "right, but no backend here can deliver it"),
+    "WAIT_TIMEOUT": ("90", "not served while waiting; the place in the queue is told"),
+    "WORKDIR_INVALID": ("80", "the working directory is not an absolute path of a folder"),
+    "WORLD_IN_USE": ("88", "sandboxes hold simulated GPUs, so the simulated world cannot be changed now"),
+    "WRONG_STATE": ("88", "the sandbox is not in a state that allows this"),
+}
+
+# The part of dibs that a line of the catalogue waits for, where it has no test yet.
+TO_COME = {
+    "SD-02": "Kubernetes backend", "SD-03": "OpenSandbox API", "SD-04": "OpenSandbox API",
+    "SD-08": "Kubernetes backend",
+    "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend", "SD-19": "OpenShell API",
+    "SD-20": "Kubernetes backend", "SD-22": "Podman backend", "SD-26": "training jobs", "SD-27": "training jobs",
+    "SD-28": "training jobs", "SD-29": "training jobs", "SD-30": "training jobs", "SD-31": "training jobs",
+    "SD-32": "training jobs", "SD-33": "training jobs", "SD-34": "training jobs", "SD-35": "training jobs",
+    "SD-36": "training jobs", "SD-37": "training jobs", "SD-38": "training jobs", "SD-39": "training jobs",
+    "SD-40": "training jobs", "SD-41": "training jobs", "SD-44": "Docker backend",
+}  # fmt: skip
+
+_Function = ast.FunctionDef | None
+_CODE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+_AREAS = {
+    "backends": "backend", "cdi": "CDI", "claims": "claims", "cli": "command line", "devices": "devices",
+    "errors": "everywhere", "home": "state folder", "ledger": "ledger", "plan": "plan", "request": "request",
+    "sdk": "Python", "workloads": "sandboxes",
+}  # fmt: skip
+
+
+# --- problem codes
+
+
+def codes_in(source: Path) -> dict[str, set[str]]:
+    """Every problem code in the source, and the parts of dibs that use it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(source.rglob("*.py")):
+        part = path.relative_to(source).parts[0].removesuffix(".py")
+        for code in _codes_of(ast.parse(path.read_text())):
+            found.setdefault(code, set()).add(_AREAS.get(part, part))
+    return found
+
+
+def _codes_of(tree: ast.Module) -> Iterator[str]:
+    for function, node in _with_functions(tree):
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["default_code"]:
+            yield from _values(node.value, function, tree)
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("Problem", "problem", "refuse") and len(node.args) > 1:
+            yield from _values(node.args[0], function, tree)
+        for keyword in node.keywords:
+            if keyword.arg == "code":
+                yield from _values(keyword.value, function, tree)
+
+
+def _with_functions(tree: ast.AST, function: _Function = None) -> Iterator[tuple[_Function, ast.AST]]:
+    """Every node, with the function that it is in."""
+    for node in ast.iter_child_nodes(tree):
+        yield function, node
+        yield from _with_functions(node, node if isinstance(node, ast.FunctionDef) else function)
+
+
+def _values(node: ast.expr, function: _Function, tree: ast.Module) -> Iterator[str]:
+    """What an expression in the place of a code can be."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and _CODE.fullmatch(node.value):
+            yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _values(node.body, function, tree)
+        yield from _values(node.orelse, function, tree)
+    elif isinstance(node, ast.JoinedStr):
+        # f"{field.upper()}_INVALID": the field is the first argument of whoever calls the function.
+        tail = node.values[-1]
+        suffix = str(tail.value) if isinstance(tail, ast.Constant) else ""
+        name = function.name if function is not None else ""
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", getattr(call.func, "id", "")) == name:
+                first = call.args[0] if call.args else None
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    yield f"{first.value.upper()}{suffix}"
+    elif isinstance(node, ast.Name) and not _is_parameter(node.id, function):
+        # A variable: every tuple of the module that has a code among texts, and every assignment to that name.
+        for other in ast.walk(tree):
+            if isinstance(other, ast.Tuple) and len(other.elts) > 2:
+                for item in other.elts:
+                    if isinstance(item, ast.Constant) and isinstance(item.value, str) and "_" in item.value:
+                        yield from _values(item, function, tree)
+            elif (
+                isinstance(other, ast.Assign)
+                and any(isinstance(target, ast.Name) and target.id == node.id for target in other.targets)
+                and not isinstance(other.value, ast.Name)
+            ):
+                yield from _values(other.value, function, tree)
+
+
+def _is_parameter(name: str, function: _Function) -> bool:
+    """Then the code comes from the callers, who are seen themselves."""
+    arguments = function.args if function is not None else None
+    return arguments is not None and name in [a.arg for a in (*arguments.args, *arguments.kwonlyargs)]
+
+
+def codes_table() -> str:
+    found = codes_in(SOURCE)
+    new = sorted(set(found) - set(MEANINGS))
+    if new:
+        raise SystemExit("\n".join(f"{code}: add a line to MEANINGS in scripts/generate_docs.py" for code in new))
+    lines = ["| code | exit | meaning | where |", "|---|---|---|---|"]
+    for code in sorted(found):
+        number, meaning = MEANINGS[code]
+        lines.append(f"| `{code}` | {number} | {meaning} | {', '.join(sorted(found[code]))} |")
+    return "\n".join(lines)
+
+
+# --- the delivery table
+
+
+def delivery_page() -> str:
+    from dibs.plan.delivery import BACKENDS, TABLE
+
+    lines = [
+        "# The delivery table",
+        "",
+        "What happens to each field of a request on each backend. This page is written from the table in the code",
+        "(`dibs.plan.delivery`); `dibs table` prints the same. There are three outcomes and no fourth:",
+        "",
+        "- **delivered**: the workload has it. On `local` it was seen in the sandbox before the command started.",
+        "- **delegated**: it was handed to a scheduler that owns it, and is followed until it is decided.",
+        "- **refused**: nothing was created, and you were told why.",
+        "",
+        "*Where it can* means: only if this host can enforce it. dibs tries, and refuses the field otherwise",
+        "(`LIMIT_NOT_ENFORCEABLE`). `fake` is a backend in memory for tests; `auto` never takes it.",
+        "",
+        f"| field | {' | '.join(f'`{backend}`' for backend in BACKENDS)} |",
+        f"|---|{'---|' * len(BACKENDS)}",
+    ]
+    for field, row in TABLE.items():
+        cells = []
+        for backend in BACKENDS:
+            entry = row[backend]
+            where = " where it can" if entry.probe else ""
+            cells.append(f"**{entry.outcome.value}**{where}: {entry.how}")
+        lines.append(f"| `{field}` | {' | '.join(cells)} |")
+    lines += ["", "How to write each field: [requests](requests.md). Back to the [contents](index.md).", ""]
+    return "\n".join(lines)
+
+
+# --- the catalogue's tests
+
+
+def drop_tests() -> dict[str, list[tuple[str, str]]]:
+    """SD-07 -> its tests, as (name, file)."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, number in re.findall(r"^(?:async )?def (test_sd_(\d+)_\w+)", path.read_text(), re.MULTILINE):
+            found.setdefault(f"SD-{number}", []).append((name, path.relative_to(ROOT).as_posix()))
+    return found
+
+
+def drops_table() -> str:
+    tests = drop_tests()
+    page = (DOCS / "silent-drops.md").read_text()
+    lines = ["| id | proved by |", "|---|---|"]
+    for drop in re.findall(r"^\| (SD-\d+) \|", page.partition("<!-- generated: tests -->")[0], re.MULTILINE):
+        if drop in tests:
+            proof = "<br>".join(f"`{name}` in [{path}](../{path})" for name, path in tests[drop])
+        elif drop in TO_COME:
+            proof = f"with the {TO_COME[drop]} to come"
+        else:
+            raise SystemExit(f"{drop}: has no test, and TO_COME does not say what it waits for")
+        lines.append(f"| {drop} | {proof} |")
+    return "\n".join(lines)
+
+
+# --- writing
+
+
+def between(page: Path, name: str, content: str) -> str:
+    """The text of a page with what stands between two markers replaced."""
+    start, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+    text = page.read_text()
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{page}: the markers {start} and {end} must be there once")
+    head, _, rest = text.partition(start)
+    return f"{head}{start}\n{content}\n{end}{rest.partition(end)[2]}"
+
+
+def generated() -> dict[Path, str]:
+    exits, drops = DOCS / "exit-codes.md", DOCS / "silent-drops.md"
+    return {
+        DOCS / "delivery-table.md": delivery_page(),
+        exits: between(exits, "codes", codes_table()),
+        drops: between(drops, "tests", drops_table()),
+    }
+
+
+def write_outputs(only: list[str]) -> None:
+    """Run the pages, and put the real output where a page shows another one."""
+    sys.path.insert(0, str(ROOT / "tests" / "docs"))
+    import pages  # type: ignore[import-not-found]  # it is not in a package
+
+    for page in pages.PAGES:
+        if only and page.name not in only:
+            continue
+        with tempfile.TemporaryDirectory(prefix="dibs-docs-") as folder:
+            runner = pages.Runner(Path(folder), limits=pages.can_limit())
+            lines = page.read_text().splitlines()
+            moved = 0
+            for block, step, outcome in pages.walk(page, runner):
+                if step is None:
+                    if outcome.code:
+                        sys.stderr.write(
+                            f"{page.name}:{block.line}: the Python failed\n" + "\n".join(outcome.output) + "\n"
+                        )
+                    continue
+                if outcome.code != step.code:
+                    sys.stderr.write(f"{page.name}:{step.line}: exit code {outcome.code}: {step.command}\n")
+                    sys.stderr.write("\n".join(outcome.output) + "\n")
+                if step.output and not pages.matches(step.output, outcome.output):
+                    sys.stderr.write(f"{page.name}:{step.line}: written anew: {step.command}\n")
+                    lines[step.first - 1 + moved : step.last - 1 + moved] = outcome.output
+                    moved += len(outcome.output) - len(step.output)
+            left = runner.left()
+            if left:
+                sys.stderr.write(f"{page.name}: leaves {', '.join(left)} running\n")
+        page.write_text("\n".join(lines) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    if check:
+        for path in stale:
+            sys.stderr.write(f"{path.relative_to(ROOT)} is not current; run: make docs\n")
+        return 1 if stale else 0
+    for path, text in generated().items():
+        path.write_text(text)
+    if "--outputs" in arguments:
+        write_outputs([word for word in arguments if not word.startswith("-")])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

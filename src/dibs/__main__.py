@@ -12,9 +12,15 @@ def main() -> None:
 
         print(f"dibs {__version__}")  # noqa: T201 - answered before anything else is loaded
         return
+    import os
+
     from dibs.cli.main import run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is written and closed; taking the interpreter apart would take longer than many commands do.
+    os._exit(code)
 
 
 if __name__ == "__main__":

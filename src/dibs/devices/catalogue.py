@@ -9,7 +9,6 @@ an H100 and exactly 80 GiB on an A100), so nobody may compute one from the other
 
 from __future__ import annotations
 
-import difflib
 from functools import lru_cache
 from typing import Literal
 
@@ -116,6 +115,8 @@ def close_matches(name: str) -> tuple[str, ...]:
         return ()
     holding = [model.key for model in MODELS if wanted in _squeeze(model.key) or wanted in _squeeze(model.product)]
     keys = {_squeeze(model.key): model.key for model in MODELS}
+    import difflib
+
     near = [keys[match] for match in difflib.get_close_matches(wanted, keys, n=4, cutoff=0.5)]
     return tuple(dict.fromkeys([*holding, *near]))[:5]
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
-from hashlib import blake2b
 
 import msgspec
 
@@ -245,6 +243,8 @@ def _attributes(model: Model) -> dict[str, Attribute]:
 
 def _uuid(prefix: str, what: str) -> str:
     """Always the same for the same card of the same host."""
+    from _blake2 import blake2b  # what hashlib gives; hashlib itself would load all of OpenSSL
+
     digits = blake2b(what.encode(), digest_size=16).hexdigest()
     return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -332,6 +332,8 @@ def _all_models() -> str:
 
 
 def _write(home: Home, data: bytes) -> None:
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(prefix=".simulated-", dir=home.state)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -131,3 +131,15 @@ def test_a_taint_rule_is_not_taken_over_from_a_previous_inventory() -> None:
     assert before.world(HOST, EVERYTHING).candidates[0].taints == ()
     assert len(after.world(HOST, EVERYTHING).candidates[0].taints) == 1
     assert after.slices == tuple(values)
+
+
+def test_a_large_world_keeps_the_answers_and_not_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.claims.inventory._MANY_DEVICES", 2)
+    classes = [objects.from_builtins(device_class(), objects.DeviceClass)]
+    inventory = Inventory(slices(resource_slice(gpus(3))))
+    wanted = claims(claim(exactly(count=3)))
+    for _ in range(2):
+        assert Allocator(inventory, classes).allocate(HOST, wanted).results is not None
+    candidates = inventory.world(HOST, Features.default()).candidates
+    assert [candidate.view._shown for candidate in candidates] == [None, None, None]
+    assert all(list(candidate.view._answers.values()) == [True] for candidate in candidates)

@@ -10,31 +10,56 @@ given, and why. All of it is computation on values: nothing here reads a file, a
     outcome.explanation                                  # per request, what became of each device
 """
 
-from dibs.claims.allocator import STEP_BUDGET, Allocator, Outcome, allocate
-from dibs.claims.claim import (
-    AllocationResult,
-    DeviceClass,
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    ResourceClaimTemplate,
-)
-from dibs.claims.explanation import Explanation, PoolTrouble, RequestExplanation, Verdict
-from dibs.claims.failures import BadClaim, BadPool, Cancelled, GaveUp
-from dibs.claims.features import Features
-from dibs.claims.fielderrors import FieldError, FieldErrors, refuse
-from dibs.claims.identity import Allocated, DeviceId
-from dibs.claims.inventory import Inventory
-from dibs.claims.nodes import Node
-from dibs.claims.objects import (
-    any_from_builtins,
-    decode,
-    decode_any,
-    encode,
-    from_builtins,
-    to_builtins,
-)
-from dibs.claims.slices import Device, DeviceTaintRule, ResourceSlice
-from dibs.claims.validation import validate
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dibs.claims.allocator import STEP_BUDGET, Allocator, Outcome, allocate
+    from dibs.claims.claim import (
+        AllocationResult,
+        DeviceClass,
+        DeviceRequestAllocationResult,
+        ResourceClaim,
+        ResourceClaimTemplate,
+    )
+    from dibs.claims.explanation import Explanation, PoolTrouble, RequestExplanation, Verdict
+    from dibs.claims.failures import BadClaim, BadPool, Cancelled, GaveUp
+    from dibs.claims.features import Features
+    from dibs.claims.fielderrors import FieldError, FieldErrors, refuse
+    from dibs.claims.identity import Allocated, DeviceId
+    from dibs.claims.inventory import Inventory
+    from dibs.claims.nodes import Node
+    from dibs.claims.objects import (
+        any_from_builtins,
+        decode,
+        decode_any,
+        encode,
+        from_builtins,
+        to_builtins,
+    )
+    from dibs.claims.slices import Device, DeviceTaintRule, ResourceSlice
+    from dibs.claims.validation import validate
+
+# Loaded when first used: whoever only needs the objects does not pay for the allocator and its expressions.
+_HOME = {
+    name: module
+    for module, names in {
+        "allocator": "STEP_BUDGET Allocator Outcome allocate",
+        "claim": "AllocationResult DeviceClass DeviceRequestAllocationResult ResourceClaim ResourceClaimTemplate",
+        "explanation": "Explanation PoolTrouble RequestExplanation Verdict",
+        "failures": "BadClaim BadPool Cancelled GaveUp",
+        "features": "Features",
+        "fielderrors": "FieldError FieldErrors refuse",
+        "identity": "Allocated DeviceId",
+        "inventory": "Inventory",
+        "nodes": "Node",
+        "objects": "any_from_builtins decode decode_any encode from_builtins to_builtins",
+        "slices": "Device DeviceTaintRule ResourceSlice",
+        "validation": "validate",
+    }.items()
+    for name in names.split()
+}
 
 __all__ = [
     "STEP_BUDGET",
@@ -73,3 +98,14 @@ __all__ = [
     "to_builtins",
     "validate",
 ]
+
+
+if not TYPE_CHECKING:  # else a checker would believe every name
+
+    def __getattr__(name: str) -> Any:
+        module = _HOME.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{module}"), name)

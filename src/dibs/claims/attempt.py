@@ -126,7 +126,9 @@ class Attempt:
             wanted.raise_error(position, candidate)
 
         consumed: Consumption | None = None
-        measured = self.features.consumable_capacity and bool(candidate.device.capacity or wanted.requested)
+        measured = self.features.consumable_capacity and (
+            candidate.measured or bool(wanted.requested) or candidate.id in self.allocated.consumed
+        )
         if measured and not wanted.everything:
             consumed = self._affordable(wanted, position, candidate)
             if consumed is None:

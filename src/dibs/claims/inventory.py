@@ -17,6 +17,9 @@ from dibs.claims.pools import Candidate, Pool, PoolId, PublishedSlice, gather
 from dibs.claims.selectors import Expression
 from dibs.claims.slices import DeviceTaintRule, ResourceSlice
 
+# Above this many devices their views are not kept: the answers are, and a view is soon made again.
+_MANY_DEVICES = 4096
+
 # Why a device is not selectable: the stage, and which selector of that stage.
 BINDING_OFF, CLASS_SELECTOR, REQUEST_SELECTOR, OTHER_NODE = range(4)
 Rejection = tuple[int, int]
@@ -124,7 +127,10 @@ class Selection:
         position = self.scanned
         end = len(candidates)
         while position < end:
-            taken = self._examine(position, candidates[position])
+            candidate = candidates[position]
+            taken = self._examine(position, candidate)
+            if end > _MANY_DEVICES:
+                candidate.forget_view()
             position += 1
             if taken:
                 self.found.append(position - 1)

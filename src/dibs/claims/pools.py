@@ -25,7 +25,18 @@ PoolId = tuple[str, str]  # driver, pool
 class Candidate:
     """One published device, with everything about it that never changes worked out once."""
 
-    __slots__ = ("_capacities", "_view", "device", "draw", "id", "pool_id", "shareable", "slice", "taints")
+    __slots__ = (
+        "_capacities",
+        "_view",
+        "device",
+        "draw",
+        "id",
+        "measured",
+        "pool_id",
+        "shareable",
+        "slice",
+        "taints",
+    )
 
     def __init__(self, published: PublishedSlice, device: Device, rules: Sequence[DeviceTaintRule]) -> None:
         driver, pool = published.pool_id
@@ -34,6 +45,11 @@ class Candidate:
         self.device = device
         self.slice = published
         self.shareable = bool(device.allow_multiple_allocations)
+        # A whole device without a policy can be had whatever its capacity is, unless somebody asks for an amount.
+        self.measured = self.shareable or any(
+            capacity.request_policy is not None or str(capacity.value).startswith("-")
+            for capacity in device.capacity.values()
+        )
         taints = device.taints
         if rules:
             taints += added_by_rules(rules, driver, pool, device.name)
@@ -47,6 +63,11 @@ class Candidate:
         if self._view is None:
             self._view = View(self.id.driver, self.device)
         return self._view
+
+    def forget_view(self) -> None:
+        """Keep what was found out, but not what was shown."""
+        if self._view is not None:
+            self._view.forget()
 
     @property
     def capacities(self) -> dict[str, Capacity]:

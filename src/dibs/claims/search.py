@@ -10,13 +10,15 @@ The search keeps its own stack: its depth is not limited by Python's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dibs.claims.attempt import Attempt, Given
 from dibs.claims.failures import Cancelled, GaveUp
+from dibs.claims.identity import DeviceId
 from dibs.claims.lookahead import Lookahead
 from dibs.claims.wanted import MAX_RESULTS, Wanted
 
+_NOBODY: Mapping[DeviceId, str] = {}
 _FAILED, _TOO_MANY = 1, 2  # too many devices: no other device of the same claim can help, only an alternative
 
 
@@ -126,6 +128,8 @@ class Search:
         found = wanted.positions if wanted.everything else wanted.selection.found
         more = None if wanted.everything else wanted.selection.more
         lookahead = self._lookahead
+        candidates, fell = attempt.candidates, wanted.fell
+        held = _NOBODY if wanted.admin else attempt.allocated.devices
         while count < wanted.need:
             while True:
                 if cursor >= len(found) and (more is None or not more()):
@@ -136,6 +140,9 @@ class Search:
                 self.steps += 1
                 if self.steps > self.budget or self.cancelled is not None:
                     self._check()
+                if candidates[position].id in held and not wanted.everything:  # most often, and cheap
+                    fell.setdefault(position, ("in-use", held[candidates[position].id]))
+                    continue
                 if failed is not None and lookahead is not None and lookahead.likeness(position) in failed:
                     continue
                 given = attempt.take(wanted, position)

@@ -12,10 +12,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dibs.cel.errors import CelCompileError, CelError, CelRuntimeError, CelTypeError
+from dibs.cel.kubernetes import Semver
+from dibs.claims.capacity import INT64_MAX, quantity
 
 if TYPE_CHECKING:
+    from dibs.cel.dra import DeviceView
     from dibs.claims.slices import Device, DeviceAttribute
 
+_NOTHING: dict[str, Any] = {}  # what a domain that a device does not have contains
 _VALUE_KINDS = frozenset({"bool", "int", "string", "opaque", "any", "dyn"})
 
 
@@ -91,26 +95,14 @@ class View:
     expression.
     """
 
-    __slots__ = ("_answers", "_error", "_shown", "_values")
+    __slots__ = ("_answers", "_device", "_driver", "_shown", "_values")
 
     def __init__(self, driver: str, device: Device) -> None:
-        from dibs.cel.dra import DeviceView
-
         self._answers: dict[Expression, bool | CelError] = {}
-        self._values: dict[str, Any] = {}
-        self._error: CelError | None = None
-        self._shown: DeviceView | None = None
-        try:
-            self._shown = DeviceView(
-                driver,
-                {name: _value(name, attribute) for name, attribute in device.attributes.items()},
-                {name: str(capacity.value) for name, capacity in device.capacity.items()},
-                bool(device.allow_multiple_allocations),
-            )
-        except CelError as error:
-            self._error = error
-        except ValueError as error:
-            self._error = CelRuntimeError(str(error))
+        self._values: dict[str, Any] | None = None
+        self._driver = driver
+        self._device = device
+        self._shown: DeviceView | CelError | None = None
 
     def answer(self, wanted: Expression) -> bool | CelError:
         """Whether the device fits, or the error of this evaluation."""
@@ -121,47 +113,108 @@ class View:
 
     def derived(self, wanted: DerivedExpression) -> Any:
         """The value of a derived attribute, or the error of this evaluation (a CelError, returned)."""
-        if wanted.text in self._values:
-            return self._values[wanted.text]
-        found: Any
-        if wanted.compiled is None or self._error is not None:
-            found = wanted.error or self._error
-        else:
+        if self._values is None:
+            self._values = {}
+        if wanted.text not in self._values:
+            self._values[wanted.text] = self._derive(wanted)
+        return self._values[wanted.text]
+
+    def forget(self) -> None:
+        """Drop what is shown to the engine; the answers stay."""
+        self._shown = None
+
+    def _show(self) -> DeviceView | CelError:
+        if self._shown is None:
             try:
-                found = wanted.compiled.run((self._shown,) if wanted.compiled.variables else ())
+                self._shown = _shown(self._driver, self._device)
             except CelError as error:
-                found = error
-        self._values[wanted.text] = found
-        return found
+                self._shown = error
+        return self._shown
 
     def _evaluate(self, wanted: Expression) -> bool | CelError:
         if wanted.compiled is None:
             return wanted.error or CelCompileError("no such expression")
-        if self._error is not None:
-            return self._error
+        shown = self._show()
+        if isinstance(shown, CelError):
+            return shown
         try:
-            return wanted.compiled.matches(self._shown)
+            return wanted.compiled.matches(shown)
+        except CelError as error:
+            return error
+
+    def _derive(self, wanted: DerivedExpression) -> Any:
+        if wanted.compiled is None:
+            return wanted.error or CelCompileError("no such expression")
+        shown = self._show()
+        if isinstance(shown, CelError):
+            return shown
+        try:
+            return wanted.compiled.run((shown,) if wanted.compiled.variables else ())
         except CelError as error:
             return error
 
 
-def _value(name: str, attribute: DeviceAttribute) -> Any:
-    from dibs.cel.kubernetes import Semver
+def _shown(driver: str, device: Device) -> DeviceView:
+    """What the engine sees. The values are right already, so it need not convert them once more."""
+    from dibs.cel.dra import DeviceView
+    from dibs.cel.values import DefaultMap
 
-    if attribute.int_values:
-        return list(attribute.int_values)
-    if attribute.bool_values:
-        return list(attribute.bool_values)
-    if attribute.string_values:
-        return list(attribute.string_values)
-    if attribute.version_values:
-        return [Semver.parse(text) for text in attribute.version_values]
+    view = DeviceView(driver, allow_multiple_allocations=bool(device.allow_multiple_allocations))
+    attributes: dict[str, dict[str, Any]] = DefaultMap({}, _NOTHING)
+    for name, attribute in device.attributes.items():
+        domain, slash, bare = name.partition("/")
+        if not slash:
+            domain, bare = driver, name
+        values = attributes[domain] if domain in attributes else attributes.setdefault(domain, {})
+        text = attribute.string_value
+        values[bare] = _value(name, attribute) if text is None else text
+    amounts: dict[str, dict[str, Any]] = DefaultMap({}, _NOTHING)
+    for name, capacity in device.capacity.items():
+        domain, slash, bare = name.partition("/")
+        if not slash:
+            domain, bare = driver, name
+        try:
+            amounts.setdefault(domain, {})[bare] = quantity(capacity.value)
+        except ValueError as error:
+            raise CelRuntimeError(f"capacity {name}: {error}") from None
+    view.attributes = attributes
+    view.capacity = amounts
+    return view
+
+
+def _value(name: str, attribute: DeviceAttribute) -> Any:
     if attribute.int_value is not None:
-        return attribute.int_value
+        return _int64(name, attribute.int_value)
     if attribute.bool_value is not None:
         return attribute.bool_value
     if attribute.string_value is not None:
         return attribute.string_value
     if attribute.version_value is not None:
-        return Semver.parse(attribute.version_value)
+        return _version(name, attribute.version_value)
+    if attribute.int_values:
+        return [_int64(name, number) for number in attribute.int_values]
+    if attribute.bool_values:
+        return list(attribute.bool_values)
+    if attribute.string_values:
+        return list(attribute.string_values)
+    if attribute.version_values:
+        return [_version(name, text) for text in attribute.version_values]
     raise CelRuntimeError(f"attribute {name}: unsupported attribute value")
+
+
+def _int64(name: str, number: int) -> int:
+    if not -INT64_MAX - 1 <= number <= INT64_MAX:
+        raise CelRuntimeError(f"attribute {name}: {number} does not fit into 64 bits")
+    return number
+
+
+def _version(name: str, text: str) -> Semver:
+    try:
+        return _semver(text)
+    except ValueError as error:
+        raise CelRuntimeError(f"attribute {name}: parse semantic version: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _semver(text: str) -> Semver:
+    return Semver.parse(text)

@@ -1,6 +1,7 @@
 """Made-up expressions, answered by this engine and by Google's C++ one: accepted by both or none, with one value."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -110,9 +111,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _theirs(text: str) -> tuple[str, Any]:
+def _theirs(text: str, *, check: bool = True) -> tuple[str, Any]:
     try:
-        program = _THEIRS.compile(text)
+        program = _THEIRS.compile(text, disable_check=not check)
     except RuntimeError:
         return "refused", None
     value = program.eval(data=_DATA)
@@ -149,6 +150,11 @@ def test_two_engines_agree(made: tuple[str, str]) -> None:
     ours, theirs = _ours(text), _theirs(text)
     if "TYPE" in repr(theirs) or isinstance(ours[1], cel.TypeValue):
         return
+    if theirs[0] == "refused" and ours[0] != "refused":
+        # Kubernetes orders an int and a double, and its checker takes a list of a string and a dyn for one of dyn; the
+        # other engine does neither. What such expressions mean must be the same even so.
+        assert re.search(r"[<>{\[]|\b[dq]\b|dyn", text), (text, ours, theirs)
+        theirs = _theirs(text, check=False)
     assert ours[0] == theirs[0], (text, ours, theirs)
     if ours[0] == "value":
         assert _same(ours[1], theirs[1]), (text, ours, theirs)

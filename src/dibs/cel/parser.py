@@ -135,21 +135,34 @@ class _Parser:
                 left = self.checked(Call(token.offset, _FUNCTIONS[symbol], None, [left, self.binary(power + 1)]))
 
     def unary(self) -> Node:
-        signs: list[Token] = []
-        while self.tokens[self.place].kind == SYMBOL and self.tokens[self.place].value in ("!", "-"):
-            signs.append(self.tokens[self.place])
-            self.place += 1
+        """``!`` or ``-`` before an operand. The grammar cancels pairs of them unseen: ``--x`` is ``x``."""
+        first = self.tokens[self.place]
+        count = 0
+        if first.kind == SYMBOL and first.value in ("!", "-"):
+            while self.accept(str(first.value)):
+                count += 1
         token = self.tokens[self.place]
-        negative = bool(signs) and signs[-1].value == "-" and token.kind == LITERAL
-        if negative and type(token.value) in (int, float):
-            signs.pop()
+        if first.value == "-" and count == 1 and token.kind == LITERAL and type(token.value) in (int, float):
+            # The sign belongs to the literal: the smallest int has no positive form.
+            count = 0
+            node = self.negative(first)
+        elif first.value == "!" and count and token.kind == SYMBOL and token.value == "-":
             self.place += 1
-            node = self.postfix(Literal(token.offset - 1, -token.value))  # type: ignore[operator]
+            node = self.negative(token)
         else:
             node = self.postfix(self.primary())
-        for sign in reversed(signs):
-            node = self.checked(Call(sign.offset, "!_" if sign.value == "!" else "-_", None, [node]))
-        return node
+        if count % 2 == 0:
+            return node
+        return self.checked(Call(first.offset, "!_" if first.value == "!" else "-_", None, [node]))
+
+    def negative(self, sign: Token) -> Node:
+        token = self.tokens[self.place]
+        if token.kind != LITERAL or not isinstance(token.value, int | float) or type(token.value) not in (int, float):
+            self.unexpected("a number")
+        else:
+            self.place += 1
+            return self.postfix(Literal(sign.offset, -token.value))
+        raise AssertionError
 
     def postfix(self, node: Node) -> Node:
         if isinstance(node, Literal) and type(node.value) is int and node.value > 2**63 - 1:

@@ -160,3 +160,9 @@ def test_a_failing_python_function_is_a_runtime_error_with_a_place() -> None:
         program.evaluate()
     assert caught.value.column == 12
     assert cel.Environment({}, [library]).compile("explode(2) == 1 || true").evaluate() is True
+
+
+def test_what_an_empty_list_holds_is_settled_by_its_first_use(environment: cel.Environment) -> None:
+    assert environment.compile("cel.bind(e, [], e + [1] == [1] && [2] + e == [2])").evaluate({}) is True
+    with pytest.raises(cel.CelTypeError, match="found no matching overload"):
+        environment.compile("cel.bind(e, [], e + [1] == [1] && e + ['a'] == ['a'])")

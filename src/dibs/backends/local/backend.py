@@ -412,6 +412,9 @@ class LocalBackend:
         connection = Connection.to(Path(handle.folder))
         hello = connection.ask(b"H", [("mode", "attach")]) if connection is not None else None
         if connection is None or hello is None:
+            if connection is not None:
+                connection.close()
+                self.wait(handle)  # it was just ending
             raise _not_running(self.status(handle), handle)
         return ShimSession(connection, hello)
 

@@ -45,8 +45,11 @@ def checked(result: int, what: str) -> int:
     return result
 
 
-def join(pid: int, started: int, groups: list[str]) -> None:
-    """Become a member of the sandbox whose init is `pid`; only our children are in its pid namespace."""
+def join(pid: int, started: int, groups: list[str], *, as_owner: bool = False) -> None:
+    """Become a member of the sandbox whose init is `pid`; only our children are in its pid namespace.
+
+    `as_owner` keeps the powers over its mounts, which are not the command's.
+    """
     opened = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in (*NAMESPACES, "user")}
     with open(f"/proc/{pid}/stat", "rb") as file:
         if int(file.read().rpartition(b")")[2].split()[19]) != started:
@@ -60,7 +63,7 @@ def join(pid: int, started: int, groups: list[str]) -> None:
     for name in NAMESPACES:
         if os.fstat(opened[name]).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
             checked(libc.setns(opened[name], 0), f"join the {name} namespace")
-    if inner:
+    if inner and not as_owner:
         checked(libc.setns(opened["user"], 0), "join the inner user namespace")
     for fd in (*opened.values(), owner):
         os.close(fd)
@@ -143,9 +146,10 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     bundle = os.open(one["bundle"], os.O_PATH) if "bundle" in one else -1
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
     failed, failure = os.pipe()
-    join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
+    privileged = one.get("privileged") == "1"
+    join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
-    if one.get("privileged") != "1":
+    if not privileged:
         give_up_capabilities()
     pid = os.fork()
     if pid == 0:

@@ -13,7 +13,6 @@ import errno
 import os
 import stat
 
-from dibs.backends.local.kernel import children_of, status_field
 from dibs.backends.local.rootfs import mount_points
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, CommandFailed
@@ -58,29 +57,21 @@ def device_nodes(init: int) -> tuple[NodeFact, ...]:
     return tuple(sorted(found))
 
 
-def command_pid(init: int) -> int:
-    """The main command on the host, or 0 while it is held back: in its namespace it is process 2."""
-    for pid in children_of(init):
-        if status_field(pid, "NSpid").split()[-1:] == ["2"]:
-            return pid
-    return 0
-
-
 def environment(init: int) -> dict[str, str]:
-    """The command's environment; while it is held back, what bubblewrap will give it."""
-    command = command_pid(init)
+    """The command's environment, as bubblewrap has it: what it was started with, and what it was told to add.
+
+    Not the command's own copy, which it can change.
+    """
     try:
-        with open(f"/proc/{command or init}/environ", "rb") as file:
+        with open(f"/proc/{init}/environ", "rb") as file:
             pairs = [os.fsdecode(item).partition("=") for item in file.read().split(b"\0") if item]
-        found = {name: value for name, _, value in pairs}
-        if command:
-            return found
         with open(f"/proc/{init}/cmdline", "rb") as file:
             words = [os.fsdecode(word) for word in file.read().split(b"\0")]
     except OSError as error:
         raise unreadable("its environment", error) from error
     if "--" not in words:
         raise BackendUnavailable("the sandbox's init is not bubblewrap", code="OBSERVATION_FAILED")
+    found = {name: value for name, _, value in pairs}
     options = words[: words.index("--")]
     for i, word in enumerate(options):
         if word == "--setenv":

@@ -327,7 +327,14 @@ class Shim(Keeper):
                 wait_for(path + "/freezer.state", "FROZEN")
         else:
             for _ in range(1000):  # a process may fork before it is stopped: go on until nobody new turns up
-                awake = [p for p in self.inside() if status_field(p, "State")[:1] not in ("T", "t", "Z", "X", "")]
+                states = {pid: status_field(pid, "State")[:1] for pid in self.inside()}
+                # One that waits in the kernel with our signal pending cannot run either: so stands the parent of a
+                # vfork whose child we have stopped.
+                awake = [
+                    pid
+                    for pid, state in states.items()
+                    if state not in ("T", "t", "Z", "X", "") and not (state == "D" and pid in self.stopped_pids)
+                ]
                 if not awake:
                     break
                 for pid in awake:

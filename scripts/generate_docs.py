@@ -38,6 +38,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "CLAIM_NOT_FOUND": ("89", "there is no such claim: neither a file nor a kept one"),
     "CLAIM_UNREADABLE": ("80", "a resource claim is not JSON, or a value in it has the wrong type"),
     "CLAIM_UNSOLVABLE": ("80", "the claim cannot be decided on these devices; the reason says why"),
+    "CLASS_FILE_INVALID": ("80", "a file of further device classes cannot be used; the place is named"),
     "COMMAND_INVALID": ("80", "there is no command, or it is not a list of words"),
     "COMMAND_NOT_EXECUTABLE": ("126", "the command is there but cannot be executed in the sandbox"),
     "COMMAND_NOT_FOUND": ("127", "there is no such command in the sandbox"),

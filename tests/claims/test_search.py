@@ -252,3 +252,26 @@ def test_matching_devices_behind_one_that_stands_alone_are_found() -> None:
     devices = [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
     outcome = allocate([resource_slice(devices)], claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]))
     assert given(outcome) == [["gpus:b", "gpus:c"]]
+
+
+def test_small_partitions_and_whole_cards_that_fit_one_by_one_but_not_together_are_noticed_at_once() -> None:
+    devices = []
+    for card in range(4):
+        for name, share in [*[(f"part-{n}", 1) for n in range(7)], ("whole", 7)]:
+            draw = [{"counterSet": f"card-{card}", "counters": {"slices": {"value": str(share)}}}]
+            size = "whole" if share == 7 else "part"
+            devices.append(device(f"{name}-of-{card}", attributes={"model": size}, consumesCounters=draw))
+    pool = {"name": "host", "generation": 1, "resourceSliceCount": 2}
+    sets = [{"name": f"card-{n}", "counters": {"slices": {"value": "7"}}} for n in range(4)]
+    slices = [resource_slice(devices, "devices", pool=pool), resource_slice([], pool=pool, sharedCounters=sets)]
+
+    def wanted(parts: int) -> JSON:
+        return claim(
+            exactly("parts", parts, selectors=selectors(f'{MODEL} == "part"')),
+            exactly("wholes", 3, selectors=selectors(f'{MODEL} == "whole"')),
+        )
+
+    assert allocate(slices, wanted(7)).results is not None
+    outcome = allocate(slices, wanted(8))
+    assert outcome.results is None
+    assert outcome.steps < 100

@@ -22,8 +22,9 @@ from dibs.claims.search import Search
 from dibs.claims.slices import ResourceSlice
 from dibs.claims.wanted import Classes, Wanted, wanted_by
 
-# Some seconds of work. Nobody needs as many: what gets there is a knot that more steps would not untie.
-STEP_BUDGET = 200_000
+# Some seconds of work, about what Kubernetes allows for one node (10 s). What gets there is a knot that more steps
+# would hardly untie.
+STEP_BUDGET = 500_000
 
 
 class Outcome:

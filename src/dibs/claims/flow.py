@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dibs.claims.attempt import Attempt
 from dibs.claims.counters import CounterKey
 from dibs.claims.pools import PoolId
+from dibs.claims.totals import Totals
 
 if TYPE_CHECKING:
     from dibs.claims.lookahead import _Prospect
@@ -46,10 +47,11 @@ class _CounterSet:
 class Supply:
     """What the devices of a world can give at most, at this moment of the attempt."""
 
-    __slots__ = ("_attempt", "_sets", "from_scratch", "shared")
+    __slots__ = ("_attempt", "_sets", "from_scratch", "shared", "totals")
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self.totals = Totals(attempt)
         self.shared = 0
         self.from_scratch = False  # whether to count as if nothing were taken yet
         sets: dict[tuple[PoolId, str], _CounterSet] = {}
@@ -133,6 +135,8 @@ def fits(demands: list[Demand], supply: Supply) -> bool:
     """Whether all demands could be served at the same time, as far as these bounds can tell."""
     if not demands:
         return True
+    if supply.totals.overdrawn(demands, from_scratch=supply.from_scratch):
+        return False
     union = 0
     for demand in demands:
         union |= demand.mask

@@ -64,7 +64,7 @@ class Lookahead:
         self._supply = Supply(attempt)
         # "All" takes its devices in order: whether it meets a violated constraint (an error) or a device that is
         # taken (a plain no) first depends on which of two like devices was taken.
-        self._in_order = any(w.everything and w.constraints for group in groups for w in group)
+        self._in_order = {p for group in groups for w in group if w.everything and w.constraints for p in w.positions}
         self._likenesses: dict[int, object] = {}
 
     def hopeless(self) -> str:
@@ -102,7 +102,7 @@ class Lookahead:
     def _likeness(self, position: int) -> object:
         attempt = self._attempt
         candidate = attempt.candidates[position]
-        if self._in_order or attempt.is_shared(candidate):
+        if position in self._in_order or attempt.is_shared(candidate):
             return position  # how much is left of a shared device differs from moment to moment
         parts: list[object] = [candidate.draw, candidate.pool_id if candidate.draw.groups else None]
         for prospect in self._prospects.values():

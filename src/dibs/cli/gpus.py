@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
-from dibs.errors import Conflict
+from dibs.cli.output import Cell, fail, output_option, paint, say, show, show_data, simulated_banner, table
+from dibs.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
+    from dibs.claims.selectors import Expression
     from dibs.devices.model import Inventory
     from dibs.workloads.service import DeviceState, Workloads
 
@@ -18,44 +19,129 @@ _COLOURS = {"free": "green", "held": "yellow", "external": "yellow", "unhealthy"
 
 
 @click.group(invoke_without_command=True)
-@output_option()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml", "slices"]),
+    default="table",
+    show_default=True,
+    help="How to print the answer; slices: as Kubernetes' ResourceSlices.",
+)
+@click.option("--where", metavar="CEL", help="Only devices that match, as in a claim's selector.")
 @click.option("--watch", is_flag=True, help="Draw it anew every second, until Ctrl-C.")
 @click.pass_context
-def gpus(ctx: click.Context, output: str, watch: bool) -> None:
+def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int | None:
     """The GPUs of this host: model, memory, health, who holds each and since when.
 
     \b
     Examples:
       dibs gpus
       dibs gpus -o wide
+      dibs gpus --where 'device.attributes[device.driver].architecture == "Hopper"'
+      dibs gpus -o slices
       dibs gpus --watch
       dibs gpus simulate 8 --model H100
     """
     if ctx.invoked_subcommand is not None:
-        return
+        if where is not None:
+            raise click.UsageError(f"--where does not go together with {ctx.invoked_subcommand}", ctx)
+        return None
     from dibs.workloads.service import Workloads
 
+    wanted = None
+    if where is not None:
+        wanted = _compiled(where)
+        if wanted.error is not None:
+            return _refuse_expression(wanted, output)
     if not watch:
         with Workloads() as service:
-            _print(service, output)
-        return
+            return _print(service, output, wanted)
     while True:
         with Workloads() as service:
             click.clear()
-            _print(service, output)
+            _print(service, output, wanted)
             click.echo(paint(f"\n{time.strftime('%H:%M:%S')}  Ctrl-C ends this", "dim"))
         time.sleep(1)
 
 
-def _print(service: Workloads, output: str) -> None:
+def _print(service: Workloads, output: str, wanted: Expression | None = None) -> int:
+    """Print the devices. The exit code: 80 if it cannot be told of some device whether it matches."""
     inventory, states = service.devices()
+    undecided: dict[str, str] = {}
+    if wanted is not None:
+        inventory, states, undecided = _matching(inventory, states, wanted)
+    if output == "slices":
+        from dibs.cli.claims_output import slices_text
+        from dibs.devices.names import pool_name
+        from dibs.devices.slices import slices_of
+
+        click.echo(slices_text(slices_of(inventory, node=pool_name())), nl=False)
+        for error in inventory.errors:
+            say(f"{error.source} cannot be read: {error.reason}")
+    elif output in ("json", "yaml"):
+        show_data(_data(inventory, states) | ({"undecided": undecided} if undecided else {}), output)
+    else:
+        show(gpu_lines(inventory, states, wide=output == "wide", matching=wanted is not None))
+        waiting = len(service.queue())
+        if waiting:
+            click.echo(f"\n{waiting} waiting; `dibs leases` shows the queue")
+    if undecided and output not in ("json", "yaml"):
+        _show_undecided(undecided)
+    return InvalidRequest.exit_code if undecided else 0
+
+
+def _compiled(text: str) -> Expression:
+    from dibs.claims.selectors import expression
+
+    return expression(text, consumable_capacity=True, list_attributes=False)
+
+
+def _refuse_expression(wanted: Expression, output: str) -> int:
+    from dibs.cli.claims_output import cel_lines
+
+    assert wanted.error is not None
     if output in ("json", "yaml"):
-        show_data(_data(inventory, states), output)
-        return
-    show(gpu_lines(inventory, states, wide=output == "wide"))
-    waiting = len(service.queue())
-    if waiting:
-        click.echo(f"\n{waiting} waiting; `dibs leases` shows the queue")
+        fail(InvalidRequest(str(wanted.error), field="where", value=wanted.text, code="CEL_INVALID"), output)
+    else:
+        for line in cel_lines("where", wanted.error):
+            say(line)
+    return InvalidRequest.exit_code
+
+
+def _matching(
+    inventory: Inventory, states: list[DeviceState], wanted: Expression
+) -> tuple[Inventory, list[DeviceState], dict[str, str]]:
+    """The devices that match, and those of which it cannot be told, with the reason."""
+    import msgspec
+
+    from dibs.claims.selectors import View
+    from dibs.devices.slices import published, published_id
+
+    cards = {state.device.id: state.device for state in states}
+    kept: list[DeviceState] = []
+    undecided: dict[str, str] = {}
+    for state in states:
+        card = cards.get(state.device.parent) if state.device.parent is not None else None
+        shown, _ = published(state.device, card)
+        answer = View(published_id(state.device).driver, shown).answer(wanted)
+        if answer is True:
+            kept.append(state)
+        elif answer is not False:
+            undecided[state.device.id] = str(answer)
+    chosen = tuple(state.device for state in kept)
+    return msgspec.structs.replace(inventory, devices=chosen), kept, undecided
+
+
+def _show_undecided(undecided: dict[str, str]) -> None:
+    """Devices of which it cannot be told; those with the same reason together."""
+    groups: dict[str, list[str]] = {}
+    for device, reason in undecided.items():
+        groups.setdefault(reason, []).append(device.rpartition("/")[2])
+    for reason, devices in groups.items():
+        named = ", ".join(devices[:8]) + (f" and {len(devices) - 8} more" if len(devices) > 8 else "")
+        say(paint(f"dibs: where: cannot be told of {named}:", "red"))
+        for line in reason.splitlines():
+            say(f"  {line}")
 
 
 def _data(inventory: Inventory, states: list[DeviceState]) -> dict[str, Any]:
@@ -88,7 +174,7 @@ def _data(inventory: Inventory, states: list[DeviceState]) -> dict[str, Any]:
     }
 
 
-def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool) -> list[str]:
+def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, matching: bool = False) -> list[str]:
     from dibs.quantity import human_bytes
     from dibs.request.durations import show_duration
 
@@ -122,6 +208,8 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool) ->
             whole = sum(s.device.parent is None for s in states)
             cards = f"{whole} GPUs" if whole == len(states) else f"{whole} GPUs and {len(states) - whole} parts of them"
             lines += ["", f"{cards}, {free} free"]
+    elif matching:
+        lines += ["no device matches"]
     elif not inventory.errors:
         lines += ["no GPU was found on this host", "→ see why: dibs doctor", "→ try without: dibs gpus simulate 8"]
     for error in inventory.errors:

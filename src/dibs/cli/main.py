@@ -23,6 +23,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "leases": ("dibs.cli.leases", "What is held, and who waits for it."),
         "explain": ("dibs.cli.explain", "What would happen to a request, and why. Creates nothing."),
         "receipt": ("dibs.cli.receipt", "The proof of what a sandbox was given."),
+        "claims": ("dibs.cli.claims", "Device claims: check them, solve them, keep them."),
     },
     "Look after": {
         "doctor": ("dibs.cli.doctor", "Examine this host; every finding comes with its fix."),

@@ -67,7 +67,8 @@ def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, s
     Examples:
       dibs claims solve -f claim.yaml
       dibs claims solve -f slices.yaml -f claim.yaml -o json
-      dibs claims solve -f cluster.yaml --node node-7 --feature-gates DRADeviceTaints=false
+      dibs claims solve -f cluster.yaml --node node-7
+      dibs claims solve -f all.yaml --feature-gates DRADeviceTaints=false
     """
     from dibs.cli.claims_output import problem_lines, solved_data, solved_lines
     from dibs.cli.claims_solving import Unsolvable, exit_code, gather, read_gates, solve_on

@@ -37,7 +37,7 @@ def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int
     Examples:
       dibs gpus
       dibs gpus -o wide
-      dibs gpus --where 'device.attributes[device.driver].architecture == "Hopper"'
+      dibs gpus --where 'device.driver == "gpu.nvidia.com"'
       dibs gpus -o slices
       dibs gpus --watch
       dibs gpus simulate 8 --model H100

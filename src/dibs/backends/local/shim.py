@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _socket
-import errno
 import os
 import select
 import sys
@@ -21,44 +20,42 @@ import time
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
+    from dibs.backends.local.freezer import Freezer, inside
     from dibs.backends.local.hookrun import Hook, run_hook
     from dibs.backends.local.keeper import (
         IGNORED,
         PIECE,
         POLLIN,
-        SIGCONT,
         SIGINT,
         SIGKILL,
         SIGQUIT,
-        SIGSTOP,
         Client,
         Keeper,
-        Log,
         become,
         receive,
         streams,
     )
-    from dibs.backends.local.kernel import boottime, children_of, gone, status_field, wait_for, write
+    from dibs.backends.local.kernel import boottime, children_of, gone, status_field, write
+    from dibs.backends.local.logfile import Log
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
+    from freezer import Freezer, inside
     from hookrun import Hook, run_hook
     from keeper import (
         IGNORED,
         PIECE,
         POLLIN,
-        SIGCONT,
         SIGINT,
         SIGKILL,
         SIGQUIT,
-        SIGSTOP,
         Client,
         Keeper,
-        Log,
         become,
         receive,
         streams,
     )
-    from kernel import boottime, children_of, gone, status_field, wait_for, write
+    from kernel import boottime, children_of, gone, status_field, write
+    from logfile import Log
     from wire import cut, decode, encode, frame
 
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
@@ -104,7 +101,7 @@ class Shim(Keeper):
         self.command = [v for k, v in spec if k == "cmd"]
         self.env = dict(v.split("=", 1) for k, v in spec if k == "env")
         self.groups = [v for k, v in spec if k == "cgroup"]
-        self.freezer = one.get("freezer", "")
+        self.freezer = Freezer(one.get("freezer", ""), -1)
         self.oom = one.get("oom", "")
         self.hooks: list[Hook] = []
         for key, value in spec:
@@ -118,16 +115,14 @@ class Shim(Keeper):
                 self.hooks[-1].timeout = float(value)
         self.log = Log(self.folder, int(one["logmax"]))
         self.held = True
-        self.paused = False
         self.init = -1
         self.init_fd = -1
         self.command_pid = -1
         self.go = -1
-        self.stopped_pids: set[int] = set()
         self.detail = ""
 
     def phase(self) -> str:
-        return "held" if self.held else "paused" if self.paused else "running"
+        return "held" if self.held else "paused" if self.freezer.frozen else "running"
 
     # --- making
 
@@ -185,7 +180,7 @@ class Shim(Keeper):
             digits += bytes([byte])
         if not digits:
             raise RuntimeError(self.complaint())
-        self.init = int(digits)
+        self.init = self.freezer.init = int(digits)
         try:
             self.init_fd = os.pidfd_open(self.init)
         except OSError as error:
@@ -248,8 +243,8 @@ class Shim(Keeper):
                 return
 
     def wake(self) -> None:
-        if self.paused:
-            self.thaw()
+        if self.freezer.frozen:
+            self.freezer.thaw()
 
     def kill(self) -> None:
         """End everything in the sandbox: its init takes the whole pid namespace with it."""
@@ -290,100 +285,12 @@ class Shim(Keeper):
         return bytes(out)
 
     def to_group(self, group: int, number: int) -> None:
-        for pid in self.inside():
+        for pid in inside(self.init):
             try:
                 if os.getpgid(pid) == group:
                     os.kill(pid, number)
             except ProcessLookupError:
                 continue
-
-    def inside(self) -> list[int]:
-        """Every process of the sandbox but its init, as pids of the host."""
-        try:
-            mine = os.stat(f"/proc/{self.init}/ns/pid").st_ino
-        except OSError:
-            return []
-        found = []
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != self.init:
-                try:
-                    if os.stat(f"/proc/{name}/ns/pid").st_ino == mine:
-                        found.append(int(name))
-                except OSError:
-                    continue
-        return found
-
-    # --- pause
-
-    def freeze(self) -> None:
-        if self.freezer:
-            kind, _, path = self.freezer.partition(":")
-            self.gather(path)
-            if kind == "v2":
-                write(path + "/cgroup.freeze", "1")
-                wait_for(path + "/cgroup.events", "frozen 1")
-            else:
-                write(path + "/freezer.state", "FROZEN")
-                wait_for(path + "/freezer.state", "FROZEN")
-        else:
-            for _ in range(1000):  # a process may fork before it is stopped: go on until nobody new turns up
-                states = {pid: status_field(pid, "State")[:1] for pid in self.inside()}
-                # One that waits in the kernel with our signal pending cannot run either: so stands the parent of a
-                # vfork whose child we have stopped.
-                awake = [
-                    pid
-                    for pid, state in states.items()
-                    if state not in ("T", "t", "Z", "X", "") and not (state == "D" and pid in self.stopped_pids)
-                ]
-                if not awake:
-                    break
-                for pid in awake:
-                    try:
-                        os.kill(pid, SIGSTOP)
-                        self.stopped_pids.add(pid)
-                    except ProcessLookupError:
-                        continue
-                time.sleep(0.001)
-            else:
-                self.thaw()
-                raise OSError(errno.EAGAIN, "the sandbox starts processes faster than they can be stopped")
-        self.paused = True
-
-    def gather(self, path: str) -> None:
-        """Bring every process of the sandbox into the freezer's group. Children are born where their parents are."""
-        if not os.path.isdir(path):
-            os.mkdir(path)
-        for _ in range(1000):
-            with open(path + "/cgroup.procs") as file:
-                members = {int(line) for line in file}
-            strangers = [pid for pid in self.inside() if pid not in members]
-            if not strangers:
-                return
-            for pid in strangers:
-                try:
-                    write(path + "/cgroup.procs", str(pid))
-                except ProcessLookupError:
-                    continue
-        raise OSError(errno.EAGAIN, "the sandbox starts processes faster than they can be gathered")
-
-    def thaw(self) -> None:
-        if self.freezer:
-            kind, _, path = self.freezer.partition(":")
-            try:
-                if kind == "v2":
-                    write(path + "/cgroup.freeze", "0")
-                else:
-                    write(path + "/freezer.state", "THAWED")
-            except FileNotFoundError:
-                pass
-        else:
-            for pid in self.inside():
-                try:
-                    os.kill(pid, SIGCONT)
-                except ProcessLookupError:
-                    continue
-            self.stopped_pids.clear()
-        self.paused = False
 
     # --- requests
 
@@ -411,7 +318,7 @@ class Shim(Keeper):
             self.emit(2, fields["text"].encode(errors="surrogateescape"))
             self.answer(client, [("ok", "1")])
         elif kind in (b"P", b"U"):
-            wanted, change = ("running", self.freeze) if kind == b"P" else ("paused", self.thaw)
+            wanted, change = ("running", self.freezer.freeze) if kind == b"P" else ("paused", self.freezer.thaw)
             if self.phase() == wanted:
                 try:
                     change()
@@ -525,7 +432,7 @@ class Shim(Keeper):
                 self.emit(2, f"[dibs: poststop hook {hook.path}: {failure}]\n".encode(errors="replace"))
 
     def remove_groups(self) -> None:
-        for path in dict.fromkeys([*self.groups, self.freezer.partition(":")[2]]):
+        for path in dict.fromkeys([*self.groups, self.freezer.folder]):
             for _ in range(100):  # the last process leaves its group a moment after it is gone
                 try:
                     if path:

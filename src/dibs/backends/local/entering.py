@@ -1,0 +1,168 @@
+"""Going into a running sandbox: further commands, hooks, copying.
+
+`backend` calls it for sandboxes that run. The work inside is done by the `enter` program; here are its orders and its
+answers, turned into the errors of the port.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dibs.backends.local import helper, hooks, observe
+from dibs.backends.local.handles import groups, living_init
+from dibs.backends.local.shim_client import Connection, ShimSession
+from dibs.backends.local.wire import decode
+from dibs.backends.port import Exec, Exit, Handle, Workload
+from dibs.cdi.spec import Hook
+from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
+
+
+def run(handle: Handle, command: Exec) -> ShimSession:
+    """One more command in a running sandbox."""
+    init = living_init(handle)
+    env = observe.environment(init) | command.env
+    cwd = command.workdir or env.get("PWD", "/")
+    env["PWD"] = cwd
+    spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
+    spec += [("cmd", word) for word in command.command]
+    spec += [("env", f"{name}={value}") for name, value in env.items()]
+    return _enter(spec, command.command[0])
+
+
+def run_hook(hook: Hook, handle: Handle, workload: Workload, *, privileged: bool) -> None:
+    """A hook in the sandbox's namespaces; raises when it fails."""
+    bundle = hooks.write_bundle(Path(handle.folder), "bundle-inside", "/")
+    spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", "/"), ("bundle", str(bundle))]
+    spec += [("cmd", word) for word in (hook.args or (hook.path,))]
+    spec += [("env", item) for item in hook.env]
+    # A createContainer hook's program is the host's, a startContainer hook's the sandbox's.
+    spec += [("program", hook.path), ("privileged", "1")] if privileged else [("file", hook.path)]
+    session = _enter(spec, hook.path)
+    session.send(hooks.state(workload.id, "created", 1, "/proc/self/fd/200"))
+    session.end_of_input()
+    said = b""
+    until = time.monotonic() + hook.timeout if hook.timeout else None
+    try:
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            for piece in session.receive(left):
+                if isinstance(piece, Exit):
+                    if piece.code:
+                        words = said.decode(errors="replace").strip()
+                        raise hooks.failed(hook, f"ended with {piece.code}{': ' + words if words else ''}")
+                    return
+                said = (said + piece.data)[-1000:]
+            if until is not None and time.monotonic() >= until:
+                session.signal(9)
+                raise hooks.failed(hook, f"took longer than {hook.timeout} s")
+    finally:
+        session.close()
+
+
+def copy_in(handle: Handle, archive: Iterator[bytes], path: str) -> None:
+    reading, writing = os.pipe()
+    try:
+        connection = helper.enter(stdin=reading)
+    except DibsError:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    try:
+        connection.send(b"H", [*_enter_spec(handle), ("mode", "in"), ("path", _inside(handle, path))])
+        _copy_answer(connection, path)
+        try:
+            for piece in archive:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(writing, view) :]
+        except BrokenPipeError:
+            pass  # it refused the rest: the answer says why
+        finally:
+            os.close(writing)
+            writing = -1
+        _copy_answer(connection, path)
+    finally:
+        if writing >= 0:
+            os.close(writing)
+        connection.close()
+
+
+def copy_out(handle: Handle, path: str) -> Iterator[bytes]:
+    reading, writing = os.pipe()
+    try:
+        connection = helper.enter(stdout=writing)
+        connection.send(b"H", [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))])
+    except (DibsError, OSError):
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    try:
+        _copy_answer(connection, path)
+    except DibsError:
+        os.close(reading)
+        connection.close()
+        raise
+    return _stream(reading, connection, path)
+
+
+def _enter_spec(handle: Handle) -> list[tuple[str, str]]:
+    living_init(handle)
+    init = handle.init
+    assert init is not None
+    return [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
+
+
+def _enter(spec: list[tuple[str, str]], command: str) -> ShimSession:
+    connection = helper.enter()
+    connection.send(b"H", spec)
+    one = connection.next(None)
+    if one is not None and one[0] == b"A":
+        return ShimSession(connection, dict(decode(one[1])))
+    connection.close()
+    fields = dict(decode(one[1])) if one is not None else {}
+    reason, step = fields.get("error", "the helper ended without a word"), fields.get("step")
+    if step == "exec":
+        missing = fields.get("errno") in ("2", "20")
+        raise CommandFailed(reason.lower(), missing=missing, value=command)
+    if step == "chdir":
+        raise InvalidRequest(f"the working directory cannot be used: {reason.lower()}", field="workdir")
+    if step == "enter" and fields.get("errno") in ("2", "3"):
+        raise Conflict("the sandbox has ended", code="NOT_RUNNING")
+    raise BackendUnavailable(f"the sandbox cannot be entered: {reason}", code="ENTER_FAILED")
+
+
+def _inside(handle: Handle, path: str) -> str:
+    """A path of the sandbox; a relative one starts at its working directory."""
+    if path.startswith("/"):
+        return path
+    return os.path.join(observe.environment(living_init(handle)).get("PWD", "/"), path)
+
+
+def _copy_answer(connection: Connection, path: str) -> None:
+    one = connection.next(None)
+    if one is not None and one[0] in (b"A", b"X"):
+        return
+    fields = dict(decode(one[1])) if one is not None else {}
+    reason, kind = fields.get("error", "the sandbox ended while files were copied"), fields.get("kind", "gone")
+    if kind == "missing":
+        raise NotFound(reason, field="path", value=path)
+    if kind in ("hostile", "broken"):
+        raise InvalidRequest(reason, field="archive", code="ARCHIVE_REFUSED")
+    if kind == "gone":
+        raise Conflict(f"the sandbox cannot be entered: {reason}", code="NOT_RUNNING")
+    raise InvalidRequest(f"files cannot be copied: {reason.lower()}", field="path", value=path, code="COPY_FAILED")
+
+
+def _stream(reading: int, connection: Connection, path: str) -> Iterator[bytes]:
+    try:
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while piece := pipe.read(65536):
+                yield piece
+        _copy_answer(connection, path)
+    finally:
+        connection.close()

@@ -91,7 +91,16 @@ def absent(process: ProcessName) -> bool:
         return True
     if process.pid_namespace != pid_namespace():
         return False
-    return start_time(process.pid) != process.started
+    started = start_time(process.pid)
+    if started is None and not os.path.exists(f"/proc/{process.pid}"):
+        # Where /proc hides other users' processes (hidepid), the kernel still knows whether there is one.
+        try:
+            os.kill(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+    return started != process.started
 
 
 def username() -> str:

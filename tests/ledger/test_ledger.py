@@ -170,7 +170,7 @@ def test_a_corrupt_ledger_is_one_clear_error(home: Home, content: bytes) -> None
     with pytest.raises(StateError) as caught:
         Ledger(home)
     assert caught.value.code == "LEDGER_CORRUPT"
-    assert "move it away" in caught.value.problems[0].remedy
+    assert "move the file away" in caught.value.problems[0].remedy
     assert home.ledger.read_bytes() == content, "evidence is not overwritten"
 
 

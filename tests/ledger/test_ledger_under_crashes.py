@@ -78,7 +78,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def attach(self, data: st.DataObject) -> None:
-        waiting = [row.id for row in self.ledger.sandboxes(live_only=True) if row.handle is None]
+        live = self.ledger.sandboxes(live_only=True)
+        waiting = [row.id for row in live if row.handle is None and row.owner == myself()]
         if not waiting:
             return
         sandbox_id = data.draw(st.sampled_from(sorted(waiting)))

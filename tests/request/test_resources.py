@@ -50,7 +50,7 @@ def test_resources_become_canonical(mapping: dict[str, Any], short: dict[str, An
         ({"cpu": "1e30"}, "QUANTITY_INVALID", "500m"),
         ({"pids": 0}, "PIDS_INVALID", "512"),
         ({"pids": "many"}, "PIDS_INVALID", "512"),
-        ({"disk": "10Gi"}, "UNKNOWN_FIELD", "gpu, device, cpu"),
+        ({"disk": "10Gi"}, "UNKNOWN_FIELD", "gpu, device, where, claim, cpu"),
         ({"habana.ai/gaudi": 1}, "UNKNOWN_RESOURCE", "nvidia.com/gpu"),
         ({"gpu": 1, "nvidia.com/gpu": 4}, "CONFLICT", "nvidia:4"),
         ({"gpu": 3, "device": ["a.com/gpu=0"]}, "CONFLICT", "number of devices"),
@@ -108,15 +108,15 @@ def test_the_claim_says_what_was_asked_in_dra_form() -> None:
                             "selectors": [
                                 {
                                     "cel": {
-                                        "expression": "device.attributes[device.driver].productName.lowerAscii()"
-                                        '.matches("((^|[^a-z0-9])h[^a-z0-9]*100([^a-z0-9]|$))'
+                                        "expression": 'device.attributes[device.driver].?productName.orValue("")'
+                                        '.lowerAscii().matches("((^|[^a-z0-9])h[^a-z0-9]*100([^a-z0-9]|$))'
                                         '|((^|[^a-z0-9])a[^a-z0-9]*100([^a-z0-9]|$))")'
                                     }
                                 },
                                 {
                                     "cel": {
-                                        "expression": "device.capacity[device.driver].memory"
-                                        '.compareTo(quantity("80Gi")) >= 0'
+                                        "expression": "has(device.capacity[device.driver].memory) && "
+                                        'device.capacity[device.driver].memory.compareTo(quantity("80Gi")) >= 0'
                                     }
                                 },
                             ],

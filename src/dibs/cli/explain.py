@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dibs import errors
 from dibs.cli.options import read_spec, resource_options, workload_options
 from dibs.cli.output import Cell, output_option, paint, problem_lines, show, show_data, simulated_banner, table
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "chosen": "green", "free": "", "busy": "yellow", "external": "yellow", "queued": "yellow", "unhealthy": "red",
-    "cannot": "red", "taken": "", "no match": "dim",
+    "tainted": "red", "cannot": "red", "taken": "", "no match": "dim",
 }  # fmt: skip
 _MOST_ROWS = 40  # of one wish in a table; -o json has them all
 
@@ -50,11 +51,8 @@ def explain(command: tuple[str, ...], output: str, **values: Any) -> int:
 
 
 def _exit_code(backend: BackendExplanation) -> int:
-    codes = {
-        "NO_MATCHING_DEVICE": 82, "DEVICE_NOT_FOUND": 89, "DEVICE_AMBIGUOUS": 80, "DEVICES_UNHEALTHY": 84,
-        "DEVICES_BUSY": 83, "BACKEND_UNAVAILABLE": 86,
-    }  # fmt: skip
-    return codes.get(backend.problems[0].code, 81) if backend.problems else 81
+    kind = getattr(errors, backend.error, errors.Unsupported)
+    return int(kind.exit_code)
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:

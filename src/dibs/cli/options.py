@@ -17,6 +17,8 @@ _RESOURCES = (
         help="GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
     ),
     click.option("--device", multiple=True, metavar="NAME", help="An exact device: nvidia.com/gpu=0, a UUID or an id."),
+    click.option("--where", multiple=True, metavar="CEL", help="Only GPUs for which this CEL expression is true."),
+    click.option("--claim", metavar="FILE|NAME", help="A DRA claim instead: a YAML file, or a kept one."),
     click.option("--cpu", metavar="N", help="Processors at most: 2, 0.5, 500m."),
     click.option("--memory", metavar="SIZE", help="Memory at most: 4Gi, 512Mi."),
     click.option("--pids", metavar="N", help="Processes at most."),
@@ -64,6 +66,13 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         mapping["gpu"] = list(values["gpu"]) if len(values["gpu"]) > 1 else values["gpu"][0]
     if values.get("device"):
         mapping["device"] = list(values["device"])
+    if values.get("where"):
+        mapping["where"] = list(values["where"])
+    if values.get("claim"):
+        from dibs.home import find_home
+        from dibs.workloads.claims import load
+
+        mapping["claim"] = load(find_home(), values["claim"])
     for key in ("cpu", "memory", "pids", "backend", "name", "network", "ttl", "grace", "wait"):
         if values.get(key) is not None:
             mapping[key] = values[key]
@@ -78,6 +87,11 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         mapping["mounts"] = [_absolute(mount) for mount in values["mounts"]]
     if values.get("labels"):
         pairs = [label.partition("=") for label in values["labels"]]
+        problems += [
+            Problem("LABELS_INVALID", "label", name, "has no value", f"write {name}=VALUE")
+            for name, equals, _ in pairs
+            if not equals
+        ]
         mapping["labels"] = {**_mapping(mapping.get("labels")), **{name: value for name, _, value in pairs}}
     if command:
         mapping["command"] = list(command)
@@ -117,9 +131,11 @@ def _absolute(mount: str) -> str:
 def _from_file(path: str) -> dict[str, Any]:
     import yaml
 
+    from dibs.workloads.yamlfile import load_one
+
     try:
         with open(path, "rb") as file:
-            data = yaml.safe_load(file.read(1 << 20))
+            data = load_one(file.read(1 << 20))
     except OSError as error:
         reason = f"it cannot be read: {error.strerror}"
         raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="check the path") from error

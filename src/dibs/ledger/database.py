@@ -131,9 +131,9 @@ _KNOWN = (
     ("is full", "DISK_FULL", "the disk is full", "free some space; nothing was changed"),
     ("disk I/O error", "LEDGER_IO_ERROR", "the disk failed", "check the disk; nothing was changed"),
     ("not a database", "LEDGER_CORRUPT", "the file is not a ledger",
-     "move it away and run `dibs doctor`; sandboxes that still run are then unknown to dibs"),
+     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
     ("malformed", "LEDGER_CORRUPT", "the ledger is damaged",
-     "move it away and run `dibs doctor`; sandboxes that still run are then unknown to dibs"),
+     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
     ("unable to open", "LEDGER_UNUSABLE", "the ledger cannot be opened",
      "check the permissions of the folder, or set DIBS_HOME to another one"),
 )  # fmt: skip

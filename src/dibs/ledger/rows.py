@@ -15,6 +15,26 @@ SandboxState = Literal["creating", "running", "paused", "stopping", "exited", "f
 LeaseState = Literal["reserved", "attached", "draining", "free"]
 
 
+class Share(msgspec.Struct, frozen=True):
+    """A part of a device's capacity, beside others'. Amounts are in billionths, as the allocator counts."""
+
+    id: str
+    consumed: dict[str, int]
+
+
+class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a device should not be given away: by a person, or by its health."""
+
+    key: str
+    value: str = ""
+    effect: Literal["None", "NoSchedule", "NoExecute"] = "NoSchedule"
+    username: str = ""
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+
 class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device as it was when it was leased, so that a lease reads the same when the device is gone."""
 
@@ -25,6 +45,7 @@ class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     memory: int | None = None
     units: tuple[str, ...] = ()
     simulated: bool = False
+    share: Share | None = None  # None: the whole device, for this lease alone
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):

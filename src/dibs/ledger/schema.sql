@@ -50,6 +50,32 @@ CREATE TABLE lease_units (
 -- The proof: a unit of hardware is in at most one live lease of a host.
 CREATE UNIQUE INDEX lease_units_live ON lease_units (host, unit_id) WHERE live = 1;
 
+-- Shares of devices that several leases may have at once. Amounts are in billionths, exact.
+CREATE TABLE lease_shares (
+    lease_id    TEXT NOT NULL REFERENCES leases (id),
+    host        TEXT NOT NULL,
+    device_id   TEXT NOT NULL,
+    share_id    TEXT NOT NULL,
+    capacity    TEXT NOT NULL,
+    amount      TEXT NOT NULL,
+    live        INTEGER NOT NULL CHECK (live IN (0, 1)),
+    PRIMARY KEY (share_id, capacity)
+);
+
+CREATE INDEX lease_shares_live ON lease_shares (host, device_id) WHERE live = 1;
+
+-- Taints that a person has put on devices.
+CREATE TABLE taints (
+    host        TEXT NOT NULL,
+    device_id   TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    value       TEXT NOT NULL,
+    effect      TEXT NOT NULL CHECK (effect IN ('None', 'NoSchedule', 'NoExecute')),
+    username    TEXT NOT NULL,
+    created_at  REAL NOT NULL,
+    PRIMARY KEY (host, device_id, key, effect)
+);
+
 CREATE TABLE tickets (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,

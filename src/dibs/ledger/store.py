@@ -28,6 +28,8 @@ from dibs.ledger.rows import (
     LeaseId,
     SandboxId,
     SandboxRow,
+    Share,
+    Taint,
     Ticket,
     encode,
     unit_key,
@@ -110,6 +112,11 @@ class Ledger:
             id=lease.id, sandbox=sandbox_id, host=self.host, devices=encode(lease.devices), now=now,
         )  # fmt: skip
         for device in devices:
+            if device.share is not None:
+                self._share(lease, device, device.share)
+                continue
+            if self.shares_of(device.id, simulated=device.simulated):
+                raise Busy("parts of the device are held by others", field="device", value=device.id)
             for unit in device.units:
                 try:
                     self._db.execute(
@@ -120,6 +127,70 @@ class Ledger:
                     raise Busy("the device is held", field="device", value=device.id) from error
         self.note("lease.reserved", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(devices))
         return lease
+
+    def _share(self, lease: Lease, device: LeasedDevice, share: Share) -> None:
+        """Book a share. That the shares fit together was computed in this transaction; that nobody has the whole
+        device is checked here again."""
+        held = self.holders()
+        if any(unit_key(unit, simulated=device.simulated) in held for unit in device.units):
+            raise Busy("the device is held whole", field="device", value=device.id)
+        for name, amount in (share.consumed or {"": 0}).items():
+            self._db.execute(
+                "INSERT INTO lease_shares (lease_id, host, device_id, share_id, capacity, amount, live)"
+                " VALUES (:lease, :host, :device, :share, :capacity, :amount, 1)",
+                lease=lease.id, host=self.host, device=unit_key(device.id, simulated=device.simulated), share=share.id,
+                capacity=name, amount=str(amount),
+            )  # fmt: skip
+
+    def shares_of(self, device_id: str, *, simulated: bool) -> int:
+        """How many shares of a device are held."""
+        rows = self._db.rows(
+            "SELECT count(DISTINCT share_id) AS n FROM lease_shares"
+            " WHERE live = 1 AND host = :host AND device_id = :device",
+            host=self.host, device=unit_key(device_id, simulated=simulated),
+        )  # fmt: skip
+        return int(rows[0]["n"])
+
+    # -- taints -----------------------------------------------------------------------------------------------------
+
+    def taint(self, device_id: str, taint: Taint) -> None:
+        """Put a taint on a device, in place of one with the same key and effect. Those who hold it are told."""
+        self._db.execute(
+            "INSERT INTO taints (host, device_id, key, value, effect, username, created_at)"
+            " VALUES (:host, :device, :key, :value, :effect, :username, :now)"
+            " ON CONFLICT (host, device_id, key, effect)"
+            " DO UPDATE SET value = :value, username = :username, created_at = :now",
+            host=self.host, device=device_id, key=taint.key, value=taint.value, effect=taint.effect,
+            username=taint.username, now=time.time(),
+        )  # fmt: skip
+        self.tell_holders(device_id, "lease.tainted", f"{device_id}: {taint}")
+
+    def untaint(self, device_id: str, key: str) -> int:
+        """Take the taints of a key (all for "") off a device; how many there were."""
+        gone = self._db.execute(
+            "DELETE FROM taints WHERE host = :host AND device_id = :device AND (key = :key OR :key = '')",
+            host=self.host, device=device_id, key=key,
+        )  # fmt: skip
+        if gone:
+            self.tell_holders(device_id, "lease.untainted", f"{device_id}: {key or 'all taints'}")
+        return gone
+
+    def taints(self) -> dict[str, tuple[Taint, ...]]:
+        """The taints of this host's devices that people have put there, by device."""
+        found: dict[str, tuple[Taint, ...]] = {}
+        rows = self._db.rows("SELECT * FROM taints WHERE host = :host ORDER BY device_id, key", host=self.host)
+        for row in rows:
+            one = Taint(row["key"], row["value"], row["effect"], row["username"], row["created_at"])
+            found[row["device_id"]] = (*found.get(row["device_id"], ()), one)
+        return found
+
+    def tell_holders(self, device_id: str, kind: str, detail: str) -> None:
+        """An event for every live lease that has a device."""
+        for lease in self.leases():
+            if any(device.id == device_id for device in lease.devices):
+                self.note(kind, sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
+
+    # -- sandboxes while they live ----------------------------------------------------------------------------------
 
     def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes) -> None:
         """The workload is ready and was seen to have what was planned. Only after this may its command run."""
@@ -175,6 +246,7 @@ class Ledger:
             return False
         for lease in self.leases(sandbox_id=sandbox_id, live_only=True):
             self._db.execute("UPDATE lease_units SET live = 0 WHERE lease_id = :id", id=lease.id)
+            self._db.execute("UPDATE lease_shares SET live = 0 WHERE lease_id = :id", id=lease.id)
             self._db.execute("UPDATE leases SET state = 'free', changed_at = :now WHERE id = :id", id=lease.id, now=now)
             self.note("lease.free", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(lease.devices))
         self.note(f"sandbox.{state}", sandbox_id=sandbox_id, detail=reason)
@@ -184,6 +256,11 @@ class Ledger:
         """Drop an ended sandbox from the books. Its events stay."""
         self._db.execute(
             "DELETE FROM lease_units WHERE live = 0"
+            " AND lease_id IN (SELECT id FROM leases WHERE sandbox_id = :id AND state = 'free')",
+            id=sandbox_id,
+        )
+        self._db.execute(
+            "DELETE FROM lease_shares WHERE live = 0"
             " AND lease_id IN (SELECT id FROM leases WHERE sandbox_id = :id AND state = 'free')",
             id=sandbox_id,
         )

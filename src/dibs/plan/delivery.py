@@ -49,6 +49,11 @@ TABLE: dict[str, dict[str, Cell]] = {
         "fake": _CHOSEN,
     },
     "devices": {"local": _yes("exactly the named devices, or a refusal that names the holder"), "fake": _CHOSEN},
+    "where": {"local": _yes("CEL, evaluated by dibs on the devices that it found"), "fake": _CHOSEN},
+    "claim": {
+        "local": _yes("solved by dibs' own DRA allocator; admin access and driver configuration are refused"),
+        "fake": _CHOSEN,
+    },
     "allow_busy": {
         "local": _yes("cards that processes outside dibs use may be given; the receipt says so"),
         "fake": _CHOSEN,

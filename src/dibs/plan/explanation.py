@@ -22,6 +22,7 @@ class Fate(enum.StrEnum):
     EXTERNAL = "external"  # fits, used by processes that dibs did not start
     QUEUED = "queued"  # fits and is free, but somebody who came first waits for it
     UNHEALTHY = "unhealthy"
+    TAINTED = "tainted"  # fits, but somebody said to keep off
     CANNOT = "cannot"  # fits, but cannot be attached on this backend
     TAKEN = "taken"  # already chosen for another part of this request
     NO_MATCH = "no match"
@@ -40,6 +41,7 @@ class WishExplanation(msgspec.Struct, frozen=True):
     wish: str
     wanted: int | None  # None: all that fit
     verdicts: tuple[Verdict, ...]
+    field: str = "gpu"  # which field of the request it came from
 
     def count(self, *fates: Fate) -> int:
         return sum(verdict.fate in fates for verdict in self.verdicts)
@@ -59,6 +61,7 @@ class BackendExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     problems: tuple[Problem, ...] = ()
     devices: tuple[str, ...] = ()
     waits_for: str = ""  # what a queued request waits for
+    error: str = ""  # the class of the error that `run` would raise
     notes: tuple[str, ...] = ()
 
 

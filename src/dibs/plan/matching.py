@@ -28,7 +28,7 @@ def is_gpu(device: Device) -> bool:
     return device.attributes.get("type", "gpu") in GPU_TYPES
 
 
-def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[str, float]:
+def misfit(wish: GpuWish, device: Device) -> tuple[str, float]:
     """Why a device does not fit, and how far it is from fitting (below 1: only its memory). ("", 0) if it fits."""
     if not is_gpu(device):
         return f"not a GPU but {device.attributes['type']}", 9.0
@@ -48,11 +48,9 @@ def misfit(wish: GpuWish, device: Device, parents: dict[str, Device]) -> tuple[s
         return f"{has} < {_bound(memory.text, low=True)}", 1 - device.memory / memory.low
     if memory.high is not None and device.memory > memory.high:
         return f"{has} > {_bound(memory.text, low=False)}", min(1.0, device.memory / memory.high - 1)
-    if device.parent is not None:
-        # A part of a card is given only to who asks for less than the whole card has.
-        whole = parents.get(device.parent)
-        if memory.high is None or (whole is not None and whole.memory is not None and whole.memory <= memory.high):
-            return _part(device), 2.0
+    if device.parent is not None and memory.high is None:
+        # Who says how much is the most takes a part of a card too; who does not, means whole cards.
+        return _part(device), 2.0
     return "", 0.0
 
 

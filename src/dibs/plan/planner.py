@@ -9,17 +9,25 @@ be served now, everything that could ever serve it is kept for it. A later reque
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from dibs.devices.model import Device, Inventory
 from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Problem, Unhealthy, Unsupported
-from dibs.ledger.rows import Holder, unit_key
+from dibs.ledger.rows import Holder, Share, Taint, unit_key
 from dibs.plan.explanation import Fate, Verdict, WishExplanation
 from dibs.plan.matching import assign, is_gpu, misfit
 from dibs.request.durations import show_duration
 from dibs.request.model import ALL, GpuWish, Request
+
+
+class SharedUse(msgspec.Struct, frozen=True):
+    """The shares of one device that are held: the sums, in billionths, and who has them."""
+
+    consumed: dict[str, int]
+    holders: tuple[Holder, ...]
 
 
 class World(msgspec.Struct, frozen=True):
@@ -30,13 +38,19 @@ class World(msgspec.Struct, frozen=True):
     ahead: tuple[Request, ...] = ()  # who waits in front, first come first
     now: float = 0.0
     cannot: Mapping[str, str] = {}  # device id -> why this backend cannot attach it
+    leased: Mapping[str, Holder] = {}  # device id -> who has the whole of it
+    shares: Mapping[str, SharedUse] = {}  # device id -> who has parts of its capacity
+    taints: Mapping[str, tuple[Taint, ...]] = {}  # device id -> what people say against it
+    node: str = ""
+    classes: Callable[[], Sequence[Any]] = tuple  # the device classes, read when a claim needs them
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
-    """The devices that a request gets, and how they were found."""
+    """The devices that a request gets, and how they were found. A device without a share is had whole."""
 
     devices: tuple[Device, ...] = ()
     wishes: tuple[WishExplanation, ...] = ()
+    shares: Mapping[str, Share] = {}
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -89,12 +103,16 @@ class _Reading(msgspec.Struct):
     wanted: int | None
     free: list[Device]
     verdicts: list[Verdict]
+    field: str = "gpu"
 
 
 def _decide(request: Request, world: World, blocked: Mapping[str, str]) -> DevicePlan | Refusal:
+    if request.needs_allocator:
+        from dibs.plan.claims import decide_claim  # brings the allocator and CEL with it
+
+        return decide_claim(request, world, blocked)
     problems: list[Problem] = []
-    parents: dict[str, Device] = {device.id: device for device in world.inventory.devices if device.parent is None}
-    readings = [_read_wish(wish, request, world, blocked, parents) for wish in request.gpus]
+    readings = [_read_wish(wish, request, world, blocked) for wish in request.gpus]
     for name in request.devices:
         reading = _read_exact(name, request, world, blocked, problems)
         if reading is not None:
@@ -119,12 +137,10 @@ def _decide(request: Request, world: World, blocked: Mapping[str, str]) -> Devic
     return DevicePlan(tuple(devices), _explain(readings, devices))
 
 
-def _read_wish(
-    wish: GpuWish, request: Request, world: World, blocked: Mapping[str, str], parents: dict[str, Device]
-) -> _Reading:
+def _read_wish(wish: GpuWish, request: Request, world: World, blocked: Mapping[str, str]) -> _Reading:
     reading = _Reading(str(wish), None if wish.count == ALL else int(wish.count), [], [])
     for device in world.inventory.devices:
-        reason, miss = misfit(wish, device, parents)
+        reason, miss = misfit(wish, device)
         if reason:
             reading.verdicts.append(Verdict(device.id, Fate.NO_MATCH, reason, miss))
         else:
@@ -137,7 +153,7 @@ def _read_exact(
 ) -> _Reading | None:
     found = world.inventory.find(name)
     if len(found) == 1:
-        reading = _Reading(name, 1, [], [])
+        reading = _Reading(name, 1, [], [], "device")
         _read_state(found[0], request, world, blocked, reading)
         return reading
     if found:
@@ -156,14 +172,24 @@ def _read_state(device: Device, request: Request, world: World, blocked: Mapping
     """A device that fits: whether it can be had now."""
     say = reading.verdicts.append
     holder = holder_of(device, world.holders)
+    against = [taint for taint in world.taints.get(device.id, ()) if taint.effect != "None"]
+    shared = world.shares.get(device.id)
     if not device.health.ok:
         say(Verdict(device.id, Fate.UNHEALTHY, device.health.reason))
+    elif against:
+        say(Verdict(device.id, Fate.TAINTED, f"tainted {', '.join(map(str, against))} by {against[0].username}"))
     elif device.attachment is None:
         say(Verdict(device.id, Fate.CANNOT, device.unattachable or "it cannot be attached"))
     elif device.id in world.cannot:
         say(Verdict(device.id, Fate.CANNOT, world.cannot[device.id]))
     elif holder is not None:
         say(Verdict(device.id, Fate.BUSY, held_by(holder, world.now)))
+    elif shared is not None:
+        say(
+            Verdict(
+                device.id, Fate.BUSY, "shares of it are " + ", ".join(held_by(h, world.now) for h in shared.holders)
+            )
+        )
     elif device.used_by and not request.allow_busy:
         uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by[:3])
         say(Verdict(device.id, Fate.EXTERNAL, f"used outside dibs by {uses}"))
@@ -212,7 +238,7 @@ def _explain(readings: Sequence[_Reading], chosen: Sequence[Device]) -> tuple[Wi
             else v
             for v in reading.verdicts
         )  # fmt: skip
-        wishes.append(WishExplanation(reading.label, reading.wanted, verdicts))
+        wishes.append(WishExplanation(reading.label, reading.wanted, verdicts, reading.field))
     return tuple(wishes)
 
 
@@ -251,17 +277,18 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
     if free >= wanted:
         return None, ""
     waiting = wish.count(Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED)
-    broken, cannot = wish.count(Fate.UNHEALTHY), wish.count(Fate.CANNOT)
-    field = "gpu" if not wish.wish.count("=") else "device"
+    broken, cannot = wish.count(Fate.UNHEALTHY), wish.count(Fate.CANNOT, Fate.TAINTED)
+    field = wish.field
     if free + waiting >= wanted:
         return _busy(wish, field, free, wanted), "Busy"
     if free + waiting + broken >= wanted:
-        named = _list(wish, Fate.UNHEALTHY)
+        named = listed(wish, Fate.UNHEALTHY)
         remedy = "run `dibs doctor`, or ask for fewer"
         return Problem("DEVICES_UNHEALTHY", field, wish.wish, f"too few healthy GPUs: {named}", remedy), "Unhealthy"
     if free + waiting + broken + cannot >= wanted:
-        reason = f"the GPUs cannot be attached: {_list(wish, Fate.CANNOT)}"
-        return Problem("CANNOT_ATTACH", field, wish.wish, reason, "run `dibs doctor`"), "Unsupported"
+        reason = f"the GPUs cannot be had: {listed(wish, Fate.CANNOT, Fate.TAINTED)}"
+        remedy = "run `dibs doctor`" if wish.count(Fate.CANNOT) else "take a taint off with `dibs gpus untaint`"
+        return Problem("CANNOT_ATTACH", field, wish.wish, reason, remedy), "Unsupported"
     fitting = free + waiting + broken + cannot
     gpus = sum(is_gpu(device) and device.parent is None for device in world.inventory.devices)
     kind = "simulated GPU" if world.inventory.simulated else "GPU"
@@ -281,7 +308,7 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
 
 
 def _busy(wish: WishExplanation, field: str, free: int, wanted: int) -> Problem:
-    named = _list(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED)
+    named = listed(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED)
     reason = f"{free} free, {wanted} wanted: {named}"
     remedy = "wait for it with --wait 10m"
     if wish.count(Fate.EXTERNAL):
@@ -289,7 +316,7 @@ def _busy(wish: WishExplanation, field: str, free: int, wanted: int) -> Problem:
     return Problem("DEVICES_BUSY", field, wish.wish, reason, remedy)
 
 
-def _list(wish: WishExplanation, *fates: Fate, most: int = 4) -> str:
+def listed(wish: WishExplanation, *fates: Fate, most: int = 4) -> str:
     """The devices of some fates with their reasons; devices with the same reason together."""
     groups: dict[str, list[str]] = {}
     for verdict in wish.verdicts:

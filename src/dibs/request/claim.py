@@ -13,6 +13,7 @@ from dibs.request.model import ALL, GpuWish, Request
 
 API_VERSION = "resource.k8s.io/v1"
 CLASS_ANY = "gpu"
+CLASS_OR_PART = "gpu-or-part"
 CLASS_OF = {"nvidia": "gpu.nvidia.com", "amd": "gpu.amd.com", "intel": "gpu.intel.com"}
 
 
@@ -20,7 +21,10 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
     """A ResourceClaim for the devices of a request; None if it asks for none."""
     if not request.wants_devices:
         return None
-    requests = [_wish(wish, index) for index, wish in enumerate(request.gpus)]
+    if request.claim is not None:
+        metadata = {"name": name}
+        return {"apiVersion": API_VERSION, "kind": "ResourceClaim", "metadata": metadata, "spec": request.claim}
+    requests = [_wish(wish, index, request.where) for index, wish in enumerate(request.gpus)]
     requests += [_exact(device, index) for index, device in enumerate(request.devices)]
     return {
         "apiVersion": API_VERSION,
@@ -30,16 +34,23 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
     }
 
 
-def _wish(wish: GpuWish, index: int) -> dict[str, Any]:
+def _wish(wish: GpuWish, index: int, where: tuple[str, ...]) -> dict[str, Any]:
     exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(wish.vendor or "", CLASS_ANY)}
     expressions = []
+    if wish.memory and wish.memory.high is not None:
+        # Who says how much is the most takes a part of a card too.
+        exactly["deviceClassName"] = CLASS_OR_PART
+        if wish.vendor:
+            expressions.append(f'device.driver == "{CLASS_OF[wish.vendor]}"')
     if wish.models:
         pattern = "|".join(f"({model_pattern(model)})" for model in wish.models)
-        expressions.append(f'device.attributes[device.driver].productName.lowerAscii().matches("{pattern}")')
+        name = 'device.attributes[device.driver].?productName.orValue("")'
+        expressions.append(f'{name}.lowerAscii().matches("{pattern}")')
     if wish.memory and wish.memory.low is not None:
         expressions.append(_memory(">=", wish.memory.low))
     if wish.memory and wish.memory.high is not None:
         expressions.append(_memory("<=", wish.memory.high))
+    expressions += where
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
     if wish.count == ALL:
@@ -51,10 +62,12 @@ def _wish(wish: GpuWish, index: int) -> dict[str, Any]:
 
 
 def _memory(operator: str, amount: int) -> str:
-    return f'device.capacity[device.driver].memory.compareTo(quantity("{quantity_text(amount)}")) {operator} 0'
+    memory = "device.capacity[device.driver].memory"
+    return f'has({memory}) && {memory}.compareTo(quantity("{quantity_text(amount)}")) {operator} 0'
 
 
 def _exact(device: str, index: int) -> dict[str, Any]:
-    expression = f'device.attributes["dibs"].cdiName == "{device}"'
-    exactly = {"deviceClassName": CLASS_ANY, "selectors": [{"cel": {"expression": expression}}]}
+    names = ('device.attributes["dibs"].?cdiName', "device.attributes[device.driver].?uuid")
+    expression = " || ".join(f'{name}.orValue("") == "{device}"' for name in names)
+    exactly = {"deviceClassName": CLASS_OR_PART, "selectors": [{"cel": {"expression": expression}}]}
     return {"name": f"device-{index}", "exactly": {**exactly, "allocationMode": "ExactCount", "count": 1}}

@@ -72,7 +72,7 @@ def _count(text: str, field: str, problems: list[Problem]) -> int | None:
         if text.startswith("-"):
             refuse("the count must be at least 1", _LEAVE_OUT)
         else:
-            refuse("the count must be a whole number", "for a part of a GPU name its memory, as in --gpu 10GB")
+            refuse("the count must be a whole number", "for a part of a GPU name its memory, as in --gpu ..12GB")
         return None
     if len(text) > len(str(MOST_GPUS)):
         refuse(f"the count is more than any host has ({MOST_GPUS})", _EXAMPLES)
@@ -97,7 +97,9 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None
     def once(kind: str, value: Any, part: str) -> None:
         if kind in found:
             reason = f"{kind} is given twice: {quoted(part)} is the second"
-            remedy = 'the form is vendor:models:memory:count; write a model that is only digits as in "RTX 4090"'
+            remedy = "the form is vendor:models:memory:count"
+            if kind == "count":
+                remedy = 'say one count; a model that is only digits is written as in "RTX 4090"'
             problems.append(Problem("GPU_SYNTAX", field, text, reason, remedy))
         else:
             found[kind] = value

@@ -42,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gpus: tuple[GpuWish, ...] = ()
     devices: tuple[str, ...] = ()  # exact devices, by CDI name, UUID or id
+    where: tuple[str, ...] = ()  # CEL over the devices that the wishes take
+    claim: dict[str, Any] | None = None  # the spec of a ResourceClaim, instead of wishes
     cpu_millis: int | None = None
     memory_bytes: int | None = None
     pids: int | None = None
@@ -49,7 +51,12 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def wants_devices(self) -> bool:
-        return bool(self.gpus or self.devices)
+        return bool(self.gpus or self.devices or self.claim)
+
+    @property
+    def needs_allocator(self) -> bool:
+        """Whether it says more than the short forms can: then it is solved as a claim."""
+        return bool(self.where or self.claim)
 
     def short(self) -> dict[str, Any]:
         """The short form; `parse_request` of it gives this request again."""
@@ -60,6 +67,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
             form["gpu"] = [str(wish) for wish in self.gpus]
         if self.devices:
             form["device"] = list(self.devices)
+        if self.where:
+            form["where"] = list(self.where) if len(self.where) > 1 else self.where[0]
+        if self.claim is not None:
+            form["claim"] = self.claim
         if self.cpu_millis is not None:
             form["cpu"] = str(Quantity(Fraction(self.cpu_millis, 1000)))
         if self.memory_bytes is not None:
@@ -74,6 +85,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         """The same as command-line flags, for a person."""
         words = [f"--gpu {wish}" for wish in self.gpus]
         words += [f"--device {name}" for name in self.devices]
+        words += [f"--where '{expression}'" for expression in self.where]
+        if self.claim is not None:
+            words.append(f"--claim ({', '.join(one['name'] for one in self.claim['devices']['requests'])})")
         short = self.short()
         words += [f"--{key} {short[key]}" for key in ("cpu", "memory", "pids") if key in short]
         if self.allow_busy:

@@ -15,7 +15,7 @@ from dibs.quantity import Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.model import ALL, GpuWish, Request
 
-KNOWN = ("gpu", "device", "cpu", "memory", "pids", "allow_busy")
+KNOWN = ("gpu", "device", "where", "claim", "cpu", "memory", "pids", "allow_busy")
 ALIASES = {"gpus": "gpu", "devices": "device", "allow-busy": "allow_busy", "allowBusy": "allow_busy"}
 VENDOR_KEY = re.compile(rf"({'|'.join(VENDORS)})\.com/gpu")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/=-]{0,252}", re.ASCII)
@@ -38,8 +38,14 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
     """As `parse_request`, but the problems go into the caller's list."""
     wishes: list[tuple[str, str, GpuWish]] = []
     values: dict[str, Any] = {}
+    seen: dict[str, str] = {}
     for raw, value in mapping.items():
         key = ALIASES.get(str(raw), str(raw))
+        if key in seen:
+            reason = f"{seen[key]} and {raw} are the same"
+            problems.append(Problem("CONFLICT", f"{prefix}{raw}", str(value), reason, "say it once"))
+            continue
+        seen[key] = str(raw)
         field = f"{prefix}{raw}"
         vendor = VENDOR_KEY.fullmatch(key)
         if key == "gpu" or vendor:
@@ -54,17 +60,25 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
             if not items:
                 problems.append(Problem("GPU_INVALID", field, "[]", "the list is empty", "leave it out to get no GPU"))
         elif key in KNOWN:
-            if key in values:
-                problems.append(Problem("CONFLICT", field, str(value), f"{key} is given twice", "say it once"))
             values[key] = value
         else:
             problems.append(_unknown(field, key, value))
     _one_spelling(wishes, problems)
     devices = _devices(values["device"], f"{prefix}device", problems) if "device" in values else ()
     gpus = _agree(tuple(wish for _, _, wish in wishes), devices, prefix, problems)
+    where: tuple[str, ...] = ()
+    claim: dict[str, Any] | None = None
+    if "where" in values or "claim" in values:
+        from dibs.request import selection  # brings CEL and the claims model with it
+
+        where = selection.read_where(values.get("where", ()), f"{prefix}where", problems)
+        claim = selection.read_claim(values["claim"], f"{prefix}claim", problems) if "claim" in values else None
+        gpus = selection.combine(gpus, devices, where, claim is not None or "claim" in values, prefix, problems)
     return Request(
         gpus=gpus,
         devices=devices,
+        where=where,
+        claim=claim,
         cpu_millis=_cpu(values["cpu"], f"{prefix}cpu", problems) if "cpu" in values else None,
         memory_bytes=_memory(values["memory"], f"{prefix}memory", problems) if "memory" in values else None,
         pids=_pids(values["pids"], f"{prefix}pids", problems) if "pids" in values else None,

@@ -81,7 +81,12 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         if key in RESOURCES or key in ALIASES or VENDOR_KEY.fullmatch(key):
             resources[key] = value
         elif key == "resources" and isinstance(value, Mapping):
-            resources.update(value)
+            for name, inner in value.items():
+                if name in resources or name in mapping:
+                    said = f"{mapping.get(name, resources.get(name))} and {inner}"
+                    remedy = "say it once"
+                    problems.append(Problem("CONFLICT", f"resources.{name}", said, f"{name} is given twice", remedy))
+                resources[str(name)] = inner
         elif key in _FIELDS:
             rest[key] = value
         else:

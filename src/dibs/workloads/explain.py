@@ -8,7 +8,7 @@ from dibs.backends.port import Backend
 from dibs.errors import DibsError, Problem, Unsupported
 from dibs.plan.delivery import TABLE, Outcome, cell
 from dibs.plan.explanation import BackendExplanation, Explanation
-from dibs.plan.planner import DevicePlan, World, plan_devices
+from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.registry import NAMES, Registry
@@ -39,6 +39,8 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
         asked |= {"gpu.models": ",".join(wish.models)} if wish.models else {}
         asked |= {"gpu.memory": wish.memory.text} if wish.memory else {}
     asked |= {"devices": ", ".join(request.devices)} if request.devices else {}
+    asked |= {"where": " and ".join(request.where)} if request.where else {}
+    asked |= {"claim": request.flags()} if request.claim else {}
     asked |= {
         key: str(value) for key, value in request.short().items() if key in ("cpu", "memory", "pids", "allow_busy")
     }
@@ -80,21 +82,23 @@ def explain_request(spec: SandboxSpec, world: World, registry: Registry, *, queu
         backend = registry.get(name)
         try:
             problems = backend_problems(spec, backend)
-        except DibsError as error:
-            problems = list(error.problems)
-        if isinstance(decision, DevicePlan):
-            devices = tuple(device.id for device in decision.devices)
-            backends.append(
-                BackendExplanation(
-                    name, not problems, decision.wishes, tuple(problems), devices if not problems else ()
-                )
+        except DibsError as failure:
+            problems = list(failure.problems)
+        fits = isinstance(decision, DevicePlan)
+        error = "Unsupported" if problems else "" if isinstance(decision, DevicePlan) else decision.error
+        backends.append(
+            BackendExplanation(
+                backend=name,
+                ok=fits and not problems,
+                wishes=decision.wishes,
+                problems=tuple(problems) if isinstance(decision, DevicePlan) else (*problems, *decision.problems),
+                devices=tuple(d.id for d in decision.devices)
+                if isinstance(decision, DevicePlan) and not problems
+                else (),
+                waits_for=decision.waits_for if isinstance(decision, Refusal) and not problems else "",
+                error=error,
             )
-        else:
-            every = (*problems, *decision.problems)
-            waits_for = decision.waits_for if decision.waitable and not problems else ""
-            backends.append(
-                BackendExplanation(name, ok=False, wishes=decision.wishes, problems=every, waits_for=waits_for)
-            )
+        )
     return Explanation(
         asked={**spec.resources.short(), "flags": spec.resources.flags()},
         backends=tuple(backends),

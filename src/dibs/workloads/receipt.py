@@ -18,6 +18,8 @@ from dibs.quantity import human_bytes
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
 
+HIDDEN = "(not kept)"
+
 
 class ReceiptLine(msgspec.Struct, frozen=True):
     field: str
@@ -101,7 +103,9 @@ def write_receipt(
     at: float,
     simulated: bool,
     notes: tuple[str, ...],
+    told_env: frozenset[str],
 ) -> Receipt:
+    """`told_env`: the variables that dibs itself has set; of all others only the names are kept."""
     expected = realisation.expectation
     bad = {problem.field.partition(".")[0] for problem in problems}
     lines = _Lines(workload, realisation.backend, bad)
@@ -119,13 +123,13 @@ def write_receipt(
     else:
         seen = ", ".join(map(str, observed.nodes)) or "no device nodes"
         lines.add("devices", "none", "none", "none", seen, "gpu.count")
-    for field, amount, show in (
-        ("cpu", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
-        ("memory", workload.limits.memory_bytes, human_bytes),
-        ("pids", workload.limits.pids, str),
+    for field, key, amount, show in (
+        ("cpu", "cpu_millis", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
+        ("memory", "memory_bytes", workload.limits.memory_bytes, human_bytes),
+        ("pids", "pids", workload.limits.pids, str),
     ):
         if amount is not None:
-            limit, seen_limit = expected.limits.get(field), observed.limits.get(field)
+            limit, seen_limit = expected.limits.get(key), observed.limits.get(key)
             asked_text = str(request.short().get(field, amount))
             rendered = show(limit) if limit is not None else "not rendered"
             lines.add(
@@ -139,7 +143,7 @@ def write_receipt(
             lines.add(f"env.{name}", "–", planned, planned, seen, "env", shown=f"env.{name}")
     if spec.env:
         kept = sum(observed.env.get(name) == value for name, value in spec.env.items())
-        count = f"{len(spec.env)} variables"
+        count = f"{len(spec.env)} variable{'' if len(spec.env) == 1 else 's'}"
         lines.add("env", count, count, count, f"{kept} as asked")
     lines.add("workdir", spec.workdir or "–", workload.workdir, workload.workdir, observed.env.get("PWD", "not told"))
     for mount in workload.mounts:
@@ -161,12 +165,17 @@ def write_receipt(
         devices=tuple(_device(device) for device in devices),
         lines=tuple(lines.rows),
         rendered=realisation.native,
-        observed=observed,
-        expected=expected,
+        observed=msgspec.structs.replace(observed, env=_told(observed.env, told_env)),
+        expected=msgspec.structs.replace(expected, env=_told(expected.env, told_env)),
         claim=claim_of(request, workload.name),
         problems=tuple(problems),
         notes=notes,
     )
+
+
+def _told(env: dict[str, str], told: frozenset[str]) -> dict[str, str]:
+    """Receipts are kept and shown; what the user's environment holds may be secret."""
+    return {name: value if name in told else HIDDEN for name, value in env.items()}
 
 
 class _Lines:

@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from dibs.backends.port import Exit, Handle, Phase, Status
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import BackendUnavailable, DibsError, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
@@ -59,6 +59,12 @@ def _fate(row: SandboxRow, registry: Registry) -> Status | None:
         status = registry.get(row.backend).status(handle)
     except BackendUnavailable:
         return None  # not proved
+    except StateError as error:
+        if handle.keeper is None:
+            raise
+        # Another user's sandbox on a shared ledger: its processes are proved gone, how it ended we may not read.
+        detail = f"how it ended is known to {row.username} only ({error.code})"
+        return Status(Phase.ABSENT, Exit(1, "lost", detail=detail, at=time.time()))
     return status if status.phase in (Phase.EXITED, Phase.ABSENT) else None
 
 
@@ -94,7 +100,7 @@ def describe(result: Exit) -> str:
         "signalled": f"killed by signal {result.signal}",
         "stopped": "stopped on request",
         "expired": "its time to live was over",
-        "out-of-memory": "killed: it used more memory than its limit",
+        "out-of-memory": "out of memory",
         "client-gone": "the terminal or client that ran it went away",
         "lost": "killed from outside",
         "not-started": "the command was never started",

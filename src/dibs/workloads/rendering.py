@@ -12,6 +12,7 @@ from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, Realisatio
 from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem
 from dibs.home import Home
+from dibs.ledger.rows import Share
 from dibs.plan.environment import device_environment, lease_environment
 from dibs.plan.planner import DevicePlan
 from dibs.request.spec import RESERVED_ENV, SandboxSpec
@@ -33,6 +34,8 @@ class Prepared(msgspec.Struct, frozen=True):
     folder: Path
     simulated: bool
     notes: tuple[str, ...] = ()
+    shares: Mapping[str, Share] = {}
+    told_env: frozenset[str] = frozenset()  # the variables that dibs has set, in place of the user
 
 
 def prepare(
@@ -49,7 +52,7 @@ def prepare(
     problems: list[Problem] = []
     notes: list[str] = []
     simulated = inventory.simulated and bool(plan.devices)
-    env = _environment(spec, plan.devices, sandbox_id, simulated, base_env, problems, notes)
+    env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, problems, notes)
     workdir = _workdir(spec, problems)
     mounts = tuple(Mount(mount.source, mount.target, mount.writable) for mount in spec.mounts)
     for mount in mounts:
@@ -86,7 +89,7 @@ def prepare(
     )
     folder = home.sandbox(sandbox_id)
     realisation = backend.render(workload, folder)
-    return Prepared(workload, realisation, plan.devices, folder, simulated, tuple(notes))
+    return Prepared(workload, realisation, plan.devices, folder, simulated, tuple(notes), plan.shares, told)
 
 
 def _environment(
@@ -97,7 +100,8 @@ def _environment(
     base_env: Mapping[str, str],
     problems: list[Problem],
     notes: list[str],
-) -> dict[str, str]:
+) -> tuple[dict[str, str], frozenset[str]]:
+    """The whole environment, and which of it dibs has set."""
     base = dict(base_env) if spec.root == "host" else dict(_MINIMAL_ENV)
     if not base:
         base = dict(_MINIMAL_ENV)
@@ -111,7 +115,7 @@ def _environment(
             reason = f"the device's CDI spec sets it to {value!r}; one of the two would be lost"
             problems.append(Problem("ENV_CONFLICT", f"env.{name}", spec.env[name], reason, "leave it out"))
     leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated)
-    return {**base, **from_devices, **spec.env, **leased}
+    return {**base, **from_devices, **spec.env, **leased}, frozenset(from_devices) | frozenset(leased) | {"PWD"}
 
 
 def _workdir(spec: SandboxSpec, problems: list[Problem]) -> str:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,15 +22,15 @@ from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Se
 from dibs.devices.model import Device, Inventory
 from dibs.errors import Conflict, DeliveryMismatch, DibsError, NotFound, Timeout
 from dibs.home import Home, find_home
-from dibs.ledger.rows import Event, Holder, Lease, LeasedDevice, SandboxId, SandboxRow, Ticket, encode
+from dibs.ledger.rows import Event, Holder, Lease, LeasedDevice, SandboxId, SandboxRow, Share, Taint, Ticket, encode
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
-from dibs.plan.planner import Refusal, World, holder_of, plan_devices
+from dibs.plan.planner import Refusal, SharedUse, World, holder_of, plan_devices
 from dibs.process import absent, myself, username
 from dibs.request.model import Request
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.explain import explain_request, usable_backends
-from dibs.workloads.receipt import Receipt, differences, write_receipt
+from dibs.workloads.receipt import HIDDEN, Receipt, differences, write_receipt
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared, prepare
@@ -44,7 +45,7 @@ class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device and who has it, for tables."""
 
     device: Device
-    state: str  # free, held, external, unhealthy, blocked (a part of it, or the whole of it, is held)
+    state: str  # free, held, shared, external, unhealthy, tainted, unusable
     holder: Holder | None = None
     note: str = ""
 
@@ -104,8 +105,28 @@ class Workloads:
 
     def devices(self) -> tuple[Inventory, list[DeviceState]]:
         inventory = self.inventory()
-        holders = self.ledger.holders()
-        return inventory, [_state(device, holders) for device in inventory.devices]
+        world = self._world(inventory, ahead=None)
+        return inventory, [_state(device, world) for device in inventory.devices]
+
+    def taint(self, name: str, taint: Taint) -> Device:
+        """Say that a device is not to be given away (or, with effect None, just say something about it)."""
+        device = self._device(name)
+        with self.ledger.writing():
+            self.ledger.taint(device.id, msgspec.structs.replace(taint, username=username()))
+        return device
+
+    def untaint(self, name: str, key: str) -> int:
+        """Take the taints of a key off a device, or all of them; how many there were."""
+        device = self._device(name)
+        with self.ledger.writing():
+            return self.ledger.untaint(device.id, key)
+
+    def _device(self, name: str) -> Device:
+        found = self.inventory().find(name)
+        if len(found) != 1:
+            remedy = "`dibs gpus -o wide` shows all names"
+            raise NotFound("no device, or several, answer to it", field="device", value=name, remedy=remedy)
+        return found[0]
 
     def sandboxes(self, *, all: bool = False) -> list[SandboxRow]:  # noqa: A002
         return self.ledger.sandboxes(live_only=not all)
@@ -144,7 +165,44 @@ class Workloads:
             if ticket.id == ahead:
                 break
             requests.append(msgspec.json.decode(ticket.request, type=Request))
-        return World(inventory, self.ledger.holders(), tuple(requests), time.time())
+        leased, shares = self._leased(simulated=inventory.simulated)
+        return World(
+            inventory=inventory,
+            holders=self.ledger.holders(),
+            ahead=tuple(requests),
+            now=time.time(),
+            leased=leased,
+            shares=shares,
+            taints=self.ledger.taints(),
+            node=os.uname().nodename,
+            classes=self._classes,
+        )
+
+    def _leased(self, *, simulated: bool) -> tuple[dict[str, Holder], dict[str, SharedUse]]:
+        """Who has which device whole, and who has shares of which."""
+        whole: dict[str, Holder] = {}
+        shares: dict[str, SharedUse] = {}
+        for lease in self.ledger.leases():
+            holder = Holder(
+                lease.id, lease.sandbox_id, lease.sandbox_name, lease.username, lease.created_at, lease.state
+            )
+            for device in lease.devices:
+                if device.simulated != simulated:
+                    continue
+                if device.share is None:
+                    whole[device.id] = holder
+                    continue
+                before = shares.get(device.id, SharedUse({}, ()))
+                sums = dict(before.consumed)
+                for name, amount in device.share.consumed.items():
+                    sums[name] = sums.get(name, 0) + amount
+                shares[device.id] = SharedUse(sums, (*before.holders, holder))
+        return whole, shares
+
+    def _classes(self) -> Sequence[Any]:
+        from dibs.devices.classes import classes_of
+
+        return classes_of(self.home)
 
     # -- creating ---------------------------------------------------------------------------------------------------
 
@@ -226,14 +284,15 @@ class Workloads:
                 uid=os.getuid(),
                 username=username(),
                 owner=myself(),
-                spec=encode(spec).encode(),
+                spec=encode(_without_values(spec)).encode(),
                 folder=str(prepared.folder),
                 created_at=time.time(),
                 simulated=prepared.simulated,
             )
         )
         if prepared.devices:
-            self.ledger.reserve(SandboxId(workload.id), [_leased(device) for device in prepared.devices])
+            leased = [_leased(device, prepared.shares.get(device.id)) for device in prepared.devices]
+            self.ledger.reserve(SandboxId(workload.id), leased)
 
     def _deliver(self, spec: SandboxSpec, backend: Backend, prepared: Prepared) -> Session | None:
         """Create, look, prove, start. In the foreground: attached before the start, so that no output is missed."""
@@ -247,7 +306,7 @@ class Workloads:
             problems = differences(realisation.expectation, observed)
             receipt = write_receipt(
                 spec, workload, prepared.devices, realisation, observed, problems,
-                at=time.time(), simulated=prepared.simulated, notes=prepared.notes,
+                at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
             )  # fmt: skip
             if problems:
                 with self.ledger.writing():
@@ -373,6 +432,11 @@ class Workloads:
         return row
 
 
+def _without_values(spec: SandboxSpec) -> SandboxSpec:
+    """What is kept of a request: the names of its variables, not their values."""
+    return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+
+
 def exit_of(row: SandboxRow) -> Exit | None:
     return _EXIT.decode(row.exit) if row.exit else None
 
@@ -381,18 +445,25 @@ def _spec(row: SandboxRow) -> SandboxSpec:
     return msgspec.json.decode(row.spec, type=SandboxSpec)
 
 
-def _leased(device: Device) -> LeasedDevice:
+def _leased(device: Device, share: Share | None) -> LeasedDevice:
     return LeasedDevice(
-        device.id, device.model, device.uuid, device.index, device.memory, device.booked_units, device.simulated
+        device.id, device.model, device.uuid, device.index, device.memory, device.booked_units, device.simulated, share
     )
 
 
-def _state(device: Device, holders: Mapping[str, Holder]) -> DeviceState:
-    holder = holder_of(device, holders)
+def _state(device: Device, world: World) -> DeviceState:
+    holder = holder_of(device, world.holders)
+    taints = ", ".join(map(str, world.taints.get(device.id, ())))
     if holder is not None:
-        return DeviceState(device, "held", holder)
+        return DeviceState(device, "held", holder, note=taints)
+    shared = world.shares.get(device.id)
+    if shared is not None:
+        names = ", ".join(f"{one.sandbox_name} ({one.username})" for one in shared.holders)
+        return DeviceState(device, "shared", shared.holders[0], note=names)
     if not device.health.ok:
         return DeviceState(device, "unhealthy", note=device.health.reason)
+    if any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
+        return DeviceState(device, "tainted", note=taints)
     if device.used_by:
         uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
         return DeviceState(device, "external", note=uses)

@@ -80,7 +80,7 @@ class Waiting:
         while True:
             waited = time.monotonic() - self._began
             if waited >= limit:
-                raise Timeout([self._late(refusal, place, len(tickets), limit), *refusal.problems])
+                raise Timeout(self._late(refusal, place, len(tickets), limit))
             if self._tell is not None and waited - told >= 0.0:
                 self._tell(WaitNews(place, len(tickets), refusal.waits_for, waited, limit))
                 told = waited + 1.0

@@ -1,0 +1,176 @@
+"""Planning a request that is a claim: the DRA allocator decides, on the devices that dibs found.
+
+Called by `planner` for what the short forms cannot say (`--claim`, `--where`), with the same answer types. What the
+allocator does not know about (who holds a device and since when, use outside dibs, the queue) it is told as "in use",
+with the words that a person should read. If a claim cannot be had, it is solved once more in a world where nobody holds
+anything: if it can be had there, waiting helps; if not, nothing here will ever do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dibs import claims
+from dibs.claims import Allocated, Allocator, BadClaim, BadPool, GaveUp, Node, ResourceClaim
+from dibs.claims.capacity import quantity
+from dibs.claims.slices import DeviceTaint
+from dibs.devices.slices import device_of, in_use, published_id, slices_of
+from dibs.errors import Problem
+from dibs.ledger.rows import Share
+from dibs.plan.explanation import Fate, Verdict, WishExplanation
+from dibs.request.claim import claim_of
+
+if TYPE_CHECKING:
+    from dibs.devices.model import Device
+    from dibs.plan.planner import DevicePlan, Refusal, World
+    from dibs.request.model import Request
+
+_FATES = {
+    "class-selector": Fate.NO_MATCH,
+    "selector": Fate.NO_MATCH,
+    "other-node": Fate.NO_MATCH,
+    "binding-conditions": Fate.CANNOT,
+    "in-use": Fate.BUSY,
+    "taken": Fate.TAKEN,
+    "taint": Fate.TAINTED,
+    "capacity": Fate.BUSY,
+    "counters": Fate.BUSY,
+    "constraint": Fate.NO_MATCH,
+}
+_WORDS = {
+    "class-selector": "not of the class: {}",
+    "selector": "the selector says no: {}",
+    "taint": "tainted: {}",
+    "capacity": "too little is left: {}",
+    "counters": "a part of it, or the whole of which it is a part, is held",
+    "constraint": "breaks a constraint: {}",
+    "taken": "given to another part of this request",
+}
+
+
+def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> DevicePlan | Refusal:
+    """Solve the request's claim. The decision, with the fate of every device."""
+    from dibs.plan.planner import DevicePlan, Refusal
+
+    claim = claims.from_builtins(claim_of(request, "request"), ResourceClaim)
+    prepared = _prepared(world)
+    node = Node(world.node)
+    taken = _taken(request, world, blocked)
+    allocator = Allocator(prepared, world.classes(), taken)
+    try:
+        outcome = allocator.allocate(node, [claim])
+    except (BadClaim, BadPool, GaveUp) as failure:
+        field = "where" if request.where else "claim"
+        remedy = "mend the expression" if isinstance(failure, BadClaim) else "ask for less at once"
+        code = "CLAIM_GAVE_UP" if isinstance(failure, GaveUp) else "CLAIM_UNSOLVABLE"
+        problem = Problem(code, field, request.flags(), str(failure), remedy)
+        return Refusal((problem,), (), "InvalidRequest", waitable=False)
+    wishes = tuple(_wish(one, world, taken) for one in outcome.explanation.requests)
+    if outcome.results is None:
+        nobody = in_use(world.inventory, _unattachable(world))
+        waitable = Allocator(prepared, world.classes(), nobody).allocate(node, [claim]).results is not None
+        return _refusal(request, wishes, outcome.explanation, waitable)
+    given: dict[str, Device] = {}
+    shares: dict[str, Share] = {}
+    results = outcome.results[0].devices.results
+    for result, device in zip(results, device_of(results, world.inventory), strict=True):
+        given[device.id] = device
+        if result.share_id is not None:
+            consumed = {name: quantity(amount).nanos for name, amount in result.consumed_capacity.items()}
+            shares[device.id] = Share(result.share_id, consumed)
+    return DevicePlan(tuple(given.values()), wishes, shares)
+
+
+_KEPT: list[tuple[object, str, object, claims.Inventory]] = []  # the last few, newest first
+
+
+def _prepared(world: World) -> claims.Inventory:
+    """Slices and what selectors said about them, kept as long as neither devices nor taints change."""
+    devices, taints = world.inventory.devices, dict(world.taints)
+    for known, node, known_taints, prepared in _KEPT:
+        if known is devices and node == world.node and known_taints == taints:
+            return prepared
+    extra = {
+        device: [DeviceTaint(key=one.key, value=one.value, effect=one.effect) for one in items]
+        for device, items in taints.items()
+    }
+    made = claims.Inventory(slices_of(world.inventory, node=world.node, taints=extra))
+    _KEPT.insert(0, (devices, world.node, taints, made))
+    del _KEPT[4:]
+    return made
+
+
+def _unattachable(world: World) -> dict[str, str]:
+    reasons: dict[str, str] = {
+        d.id: d.unattachable or "it cannot be attached" for d in world.inventory.devices if d.attachment is None
+    }
+    return {**reasons, **world.cannot}
+
+
+def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Allocated:
+    """What the allocator must not give, each with the words for a person."""
+    from dibs.plan.planner import held_by
+
+    reasons = {device: held_by(holder, world.now) for device, holder in world.leased.items()}
+    reasons.update(_unattachable(world))
+    for device in world.inventory.devices:
+        if device.id in reasons:
+            continue
+        if device.used_by and not request.allow_busy:
+            uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by[:3])
+            reasons[device.id] = f"used outside dibs by {uses}"
+        elif device.id in blocked:
+            reasons[device.id] = blocked[device.id]
+    state = in_use(world.inventory, reasons)
+    shared = [(published_id(d), world.shares[d.id]) for d in world.inventory.devices if d.id in world.shares]
+    state.shared = {device: ", ".join(holder.sandbox_name for holder in use.holders) for device, use in shared}
+    state.consumed = {device: dict(use.consumed) for device, use in shared}
+    return state
+
+
+def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> WishExplanation:
+    from dibs.plan.planner import held_by
+
+    devices = {str(published_id(device)): device for device in world.inventory.devices}
+    reasons = {str(device): reason for device, reason in taken.devices.items()}
+    verdicts = [Verdict(devices[device].id, Fate.CHOSEN) for device in one.given]
+    for fallen in one.fell:
+        device = devices[fallen.device]
+        fate = _FATES.get(fallen.reason, Fate.NO_MATCH)
+        reason = _WORDS.get(fallen.reason, fallen.reason + ": {}").format(fallen.detail or "")
+        if fallen.reason == "in-use":
+            reason = reasons.get(fallen.device, fallen.detail)
+        elif fallen.reason == "capacity" and device.id in world.shares:
+            holders = ", ".join(held_by(holder, world.now) for holder in world.shares[device.id].holders)
+            reason = f"too little of it is left: shares are {holders}"
+        elif fallen.reason == "capacity":
+            fate = Fate.NO_MATCH
+        elif fallen.reason == "taint" and not device.health.ok:
+            fate, reason = Fate.UNHEALTHY, device.health.reason
+        verdicts.append(Verdict(device.id, fate, reason.rstrip(": "), 1.0 if fate is Fate.NO_MATCH else 0.0))
+    return WishExplanation(f"{one.request} ({one.device_class})", one.wanted, tuple(verdicts))
+
+
+def _refusal(
+    request: Request, wishes: tuple[WishExplanation, ...], explanation: claims.Explanation, waitable: bool
+) -> Refusal:
+    from dibs.plan.planner import Refusal, listed
+
+    problems = []
+    for wish, one in zip(wishes, explanation.requests, strict=True):
+        wanted = "all" if one.wanted is None else str(one.wanted)
+        reason = f"{one.request}: {one.selected} of {one.seen} devices match, {one.free} free, {wanted} wanted"
+        waiting = listed(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED, Fate.TAINTED, Fate.UNHEALTHY)
+        reason += f": {waiting}" if waiting else ""
+        if one.nearest is not None and not waiting:
+            reason += (
+                f"; nearest miss: {one.nearest.device.rpartition('/')[2]}, {one.nearest.detail or one.nearest.reason}"
+            )
+        remedy = "wait for it with --wait 10m" if waitable else "`dibs explain` says why for each device"
+        code = "DEVICES_BUSY" if waitable else "NO_MATCHING_DEVICE"
+        problems.append(Problem(code, "where" if request.where else "claim", request.flags(), reason, remedy))
+    if explanation.note and not waitable:
+        problems.append(Problem("NO_MATCHING_DEVICE", "claim", "", explanation.note, "change the claim"))
+    waits_for = "; ".join(problem.reason for problem in problems) if waitable else ""
+    return Refusal(tuple(problems), wishes, "Busy" if waitable else "NoMatch", waitable, waits_for)

@@ -5,7 +5,8 @@
 
 The reference is the published Go module, built once into a cache folder (needs `go` and a module proxy; some minutes).
 "here" is what a gateway does per request: a new Allocator on a prepared Inventory. "cold" prepares everything anew.
-All times are the best of many runs, in microseconds; both sides see the same JSON.
+That keeps what selectors said about each device; the reference has its programs compiled too, but evaluates them anew
+in every call. Compare "cold" where that matters. Times are the best of many runs; both sides see the same JSON.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def table(command: list[str] | str = "not asked for") -> None:
             there = ask(command, described, milliseconds)
             row += f"{there:>13,.1f} µs{here / there:>10.5f}"
         elif isinstance(command, list):
-            row += f"{'hours':>16}{'':>10}"
+            row += f"{'not run (2^n)':>16}{'':>10}"
         print(row)
 
     print(f"\n{'growth: 1 of n, the last one matches':42}{'prepared':>12}{'first':>14}{'again':>12}")

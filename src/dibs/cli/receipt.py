@@ -56,6 +56,8 @@ def receipt_lines(found: Receipt) -> list[str]:
     for device in found.devices:
         nodes = ", ".join(device.nodes) or "no node of its own"
         lines += ["", f"{device.id}  {device.model}", f"  {device.uuid or 'no uuid'}  {device.cdi_name}  {nodes}"]
+        if device.share:
+            lines.append(f"  a share of it: {', '.join(f'{name} {amount}' for name, amount in device.share.items())}")
         lines += [paint(f"  also used outside dibs: {use}", "yellow") for use in device.used_outside]
     for problem in found.problems:
         lines.append(paint(f"{problem.field} {problem.value}: {problem.reason}", "red"))

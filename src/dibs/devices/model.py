@@ -77,6 +77,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     unattachable: str = ""  # why there is no attachment; empty if there is one
     used_by: tuple[ExternalUse, ...] = ()
     simulated: bool = False
+    shareable: bool = False  # claims may take parts of its memory, beside each other
     source: str = ""
 
     @property

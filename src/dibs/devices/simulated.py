@@ -44,6 +44,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     model: str
     count: int
     partitions: int = 0
+    shared: bool = False  # several claims may take parts of a card's memory
 
 
 class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +64,7 @@ def parse_world(
     model: str | None = None,
     partitions: int | None = None,
     unhealthy: str | Iterable[str] | None = None,
+    shared: bool = False,
 ) -> World:
     """Read what a person wrote: `8` with a model, or `H100:4,L4:2`; broken cards as `3` or `3=Xid 79`.
 
@@ -70,6 +72,10 @@ def parse_world(
     """
     problems: list[Problem] = []
     groups = _parse_groups(str(count_or_spec).strip(), model, partitions or 0, problems)
+    if shared and partitions:
+        reason = "a card is cut in parts or shared by memory, not both"
+        problems.append(Problem("INVALID_REQUEST", "shared", "", reason, "leave one of them out"))
+    groups = tuple(msgspec.structs.replace(group, shared=shared) for group in groups)
     broken = _parse_unhealthy(unhealthy, problems)
     world = World(groups, broken)
     problems += _problems(world, counts_known=not problems)
@@ -156,6 +162,8 @@ def devices_of(world: World, pool: str | None = None) -> tuple[Device, ...]:
         for index in range(first, first + group.count):
             reason = world.unhealthy.get(index)
             card = _card(model, pool, index, shared, group.partitions)
+            if group.shared:
+                card = msgspec.structs.replace(card, shareable=True)
             if reason is not None:
                 card = msgspec.structs.replace(card, health=Health(ok=False, reason=reason or DEFAULT_REASON))
             devices.append(card)

@@ -44,7 +44,7 @@ from dibs.claims.slices import Device as PublishedDevice
 from dibs.devices.counting import Consumption, Counting
 from dibs.devices.model import Attribute, Device, Inventory
 from dibs.errors import NotFound
-from dibs.quantity import Quantity
+from dibs.quantity import NANO, Quantity
 
 if TYPE_CHECKING:
     from dibs.claims.claim import DeviceRequestAllocationResult
@@ -285,7 +285,7 @@ def _attribute(key: str, value: Attribute) -> DeviceAttribute | str:
 
 @lru_cache(maxsize=4096)
 def _capacity(amount: int) -> DeviceCapacity:
-    return DeviceCapacity(value=str(Quantity(amount, binary=True)))
+    return DeviceCapacity(value=str(Quantity(amount * NANO, binary=True)))
 
 
 @lru_cache(maxsize=1024)

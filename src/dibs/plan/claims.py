@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dibs import claims
+from dibs.cel.quantity import NANO
 from dibs.claims import Allocated, Allocator, BadClaim, BadPool, GaveUp, Node, ResourceClaim
 from dibs.claims.capacity import quantity
 from dibs.claims.slices import DeviceTaint
@@ -126,6 +127,10 @@ def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Alloca
     shared = [(published_id(d), world.shares[d.id]) for d in world.inventory.devices if d.id in world.shares]
     state.shared = {device: ", ".join(holder.sandbox_name for holder in use.holders) for device, use in shared}
     state.consumed = {device: dict(use.consumed) for device, use in shared}
+    for device in world.inventory.devices:
+        if device.shareable and device.id in reasons:
+            # Who has a shareable card whole has all of its capacity: that is how the allocator sees it.
+            state.consumed[published_id(device)] = {name: amount * NANO for name, amount in device.capacity.items()}
     return state
 
 

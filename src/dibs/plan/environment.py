@@ -7,7 +7,7 @@ it is computed from the ledger, not from a spec that cannot know its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dibs.devices.model import Device
 from dibs.errors import Problem
@@ -42,8 +42,13 @@ def device_environment(devices: Sequence[Device], problems: list[Problem]) -> di
     return merged
 
 
-def lease_environment(devices: Sequence[Device], *, sandbox_id: str, simulated: bool) -> dict[str, str]:
-    """What dibs says about the lease. Without devices it says that there are none, so that no stack takes all."""
+def lease_environment(
+    devices: Sequence[Device], *, sandbox_id: str, simulated: bool, memory: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """What dibs says about the lease. Without devices it says that there are none, so that no stack takes all.
+
+    `memory`: how much of a device's memory the lease has, where that is not all of it.
+    """
     env = {"DIBS_SANDBOX": sandbox_id, "DIBS_GPU_COUNT": str(len(devices))}
     by_vendor: dict[str, list[str]] = {}
     for number, device in enumerate(devices):
@@ -63,6 +68,8 @@ def lease_environment(devices: Sequence[Device], *, sandbox_id: str, simulated: 
     if devices:
         env["DIBS_GPUS"] = ",".join(device.id for device in devices)
         env["DIBS_GPU_UUIDS"] = ",".join(device.uuid for device in devices)
+        amounts = [(memory or {}).get(device.id, device.memory or 0) for device in devices]
+        env["DIBS_GPU_MEMORY"] = ",".join(str(amount) for amount in amounts)
         env["DIBS_GPU_MODELS"] = ",".join(device.model for device in devices)
     if simulated:
         env["DIBS_SIMULATED"] = "1"

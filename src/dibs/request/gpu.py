@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from dibs.errors import Problem, quoted
-from dibs.quantity import Quantity
+from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, GpuWish, MemoryRange
 
 VENDORS = ("nvidia", "amd", "intel")
@@ -251,4 +251,4 @@ def model_pattern(model: str) -> str:
 
 def quantity_text(amount: int) -> str:
     """Bytes as a Kubernetes quantity, for a claim."""
-    return str(Quantity(amount, binary=True))
+    return str(Quantity(amount * NANO, binary=amount % 1024 == 0))

@@ -6,12 +6,11 @@ Made by `parse`, used by `plan`, stored in the ledger and printed in receipts. A
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, Literal
 
 import msgspec
 
-from dibs.quantity import Quantity
+from dibs.quantity import NANO, Quantity
 
 ALL: Literal["all"] = "all"
 
@@ -72,9 +71,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.claim is not None:
             form["claim"] = self.claim
         if self.cpu_millis is not None:
-            form["cpu"] = str(Quantity(Fraction(self.cpu_millis, 1000)))
+            form["cpu"] = str(Quantity(self.cpu_millis * NANO // 1000))
         if self.memory_bytes is not None:
-            form["memory"] = str(Quantity(self.memory_bytes, binary=True))
+            form["memory"] = str(Quantity(self.memory_bytes * NANO, binary=self.memory_bytes % 1024 == 0))
         if self.pids is not None:
             form["pids"] = self.pids
         if self.allow_busy:

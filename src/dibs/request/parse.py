@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dibs.errors import InvalidRequest, Problem, quoted
-from dibs.quantity import Quantity
+from dibs.quantity import NANO, Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.model import ALL, GpuWish, Request
 
@@ -162,9 +162,10 @@ def _quantity(value: Any, field: str, problems: list[Problem], example: str) -> 
         swapped = re.fullmatch(r"([0-9.]+)\s*([KMGTkmgt])[iI]?[bB]", text)
         if swapped:
             remedy = f"did you mean {swapped.group(1)}{swapped.group(2).upper()}i?"
-        problems.append(Problem("QUANTITY_INVALID", field, text, str(error), remedy))
+        reason = str(error).partition(": ")[2].partition(";")[0]
+        problems.append(Problem("QUANTITY_INVALID", field, text, reason, remedy))
         return None
-    if quantity.value <= 0:
+    if quantity.sign <= 0:
         remedy = "leave it out to set no limit"
         problems.append(Problem("QUANTITY_INVALID", field, text, "must be more than zero", remedy))
         return None
@@ -175,8 +176,8 @@ def _cpu(value: Any, field: str, problems: list[Problem]) -> int | None:
     quantity = _quantity(value, field, problems, "2, 0.5 or 500m")
     if quantity is None:
         return None
-    millis = quantity.value * 1000
-    if millis.denominator != 1:
+    millis, rest = divmod(quantity.nanos, NANO // 1000)
+    if rest:
         problems.append(
             Problem("QUANTITY_INVALID", field, str(value), "finer than a thousandth of a processor", "write it as 500m")
         )
@@ -186,7 +187,7 @@ def _cpu(value: Any, field: str, problems: list[Problem]) -> int | None:
             Problem("QUANTITY_INVALID", field, str(value), "more processors than any host has", "write it as 2 or 500m")
         )
         return None
-    return int(millis)
+    return millis
 
 
 def _memory(value: Any, field: str, problems: list[Problem]) -> int | None:
@@ -194,7 +195,7 @@ def _memory(value: Any, field: str, problems: list[Problem]) -> int | None:
     if quantity is None:
         return None
     text = str(value).strip()
-    if not quantity.is_whole or quantity.value < _LEAST_MEMORY:
+    if quantity.nanos < _LEAST_MEMORY * NANO or quantity.nanos % NANO:
         digits = re.match(r"[0-9.]+", text)
         unit = "Mi" if text.endswith("m") else "Gi"
         hint = f"did you mean {digits.group(0)}{unit}?" if digits else "write it as 512Mi"
@@ -202,10 +203,10 @@ def _memory(value: Any, field: str, problems: list[Problem]) -> int | None:
         reason = f"{why} less than one mebibyte of memory"
         problems.append(Problem("QUANTITY_INVALID", field, text, reason, hint))
         return None
-    if quantity.value > _MOST_MEMORY:
+    if quantity.nanos > _MOST_MEMORY * NANO:
         problems.append(Problem("QUANTITY_INVALID", field, text, "more memory than any host has", "write it as 4Gi"))
         return None
-    return int(quantity)
+    return quantity.nanos // NANO
 
 
 def _pids(value: Any, field: str, problems: list[Problem]) -> int | None:

@@ -6,6 +6,7 @@ receipt says so and the command never runs: `differences` is what decides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from dibs.backends.port import Expectation, Observation, Realisation, Workload
 from dibs.devices.model import Device
 from dibs.errors import Problem
+from dibs.ledger.rows import Share
 from dibs.plan.delivery import cell
 from dibs.quantity import human_bytes
 from dibs.request.claim import claim_of
@@ -37,6 +39,7 @@ class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     cdi_name: str
     nodes: tuple[str, ...]
     memory: int | None = None
+    share: dict[str, str] = {}  # what of its capacity the sandbox has, where that is not all of it
     used_outside: tuple[str, ...] = ()
 
 
@@ -104,6 +107,7 @@ def write_receipt(
     simulated: bool,
     notes: tuple[str, ...],
     told_env: frozenset[str],
+    shares: Mapping[str, Share],
 ) -> Receipt:
     """`told_env`: the variables that dibs itself has set; of all others only the names are kept."""
     expected = realisation.expectation
@@ -111,7 +115,7 @@ def write_receipt(
     lines = _Lines(workload, realisation.backend, bad)
     request = spec.resources
     if request.wants_devices:
-        asked = " + ".join([*map(str, request.gpus), *request.devices])
+        asked = " + ".join([*map(str, request.gpus), *request.devices]) or request.flags()
         lines.add(
             "devices",
             asked,
@@ -162,7 +166,7 @@ def write_receipt(
         verdict="mismatch" if problems else "delivered",
         simulated=simulated,
         asked={**request.short(), "command": list(spec.command)},
-        devices=tuple(_device(device) for device in devices),
+        devices=tuple(_device(device, shares.get(device.id)) for device in devices),
         lines=tuple(lines.rows),
         rendered=realisation.native,
         observed=msgspec.structs.replace(observed, env=_told(observed.env, told_env)),
@@ -198,7 +202,7 @@ class _Lines:
         self.rows.append(ReceiptLine(shown or field, asked, planned, rendered, observed, outcome))
 
 
-def _device(device: Device) -> ReceiptDevice:
+def _device(device: Device, share: Share | None) -> ReceiptDevice:
     attachment = device.attachment
     nodes = tuple(node.path for node in attachment.edits.device_nodes or ()) if attachment else ()
     return ReceiptDevice(
@@ -208,5 +212,6 @@ def _device(device: Device) -> ReceiptDevice:
         cdi_name=attachment.cdi_name if attachment else "",
         nodes=nodes,
         memory=device.memory,
+        share={name: human_bytes(amount // 10**9) for name, amount in share.consumed.items()} if share else {},
         used_outside=tuple(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by),
     )

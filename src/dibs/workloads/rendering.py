@@ -18,6 +18,7 @@ from dibs.plan.planner import DevicePlan
 from dibs.request.spec import RESERVED_ENV, SandboxSpec
 
 KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
+_NANO = 10**9  # amounts of shares are counted in billionths
 _MINIMAL_ENV = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -52,7 +53,10 @@ def prepare(
     problems: list[Problem] = []
     notes: list[str] = []
     simulated = inventory.simulated and bool(plan.devices)
-    env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, problems, notes)
+    memory = {
+        device: share.consumed["memory"] // _NANO for device, share in plan.shares.items() if "memory" in share.consumed
+    }
+    env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes)
     workdir = _workdir(spec, problems)
     mounts = tuple(Mount(mount.source, mount.target, mount.writable) for mount in spec.mounts)
     for mount in mounts:
@@ -63,6 +67,8 @@ def prepare(
         if device.used_by:
             uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
             notes.append(f"{device.id} is also used outside dibs: {uses}")
+    for name in plan.shares:
+        notes.append(f"{name} is shared: what each may take is booked, but the driver does not enforce it")
     if problems:
         raise InvalidRequest(problems)
     name = spec.name or sandbox_id
@@ -98,6 +104,7 @@ def _environment(
     sandbox_id: str,
     simulated: bool,
     base_env: Mapping[str, str],
+    memory: Mapping[str, int],
     problems: list[Problem],
     notes: list[str],
 ) -> tuple[dict[str, str], frozenset[str]]:
@@ -114,7 +121,7 @@ def _environment(
         if name in spec.env and spec.env[name] != value:
             reason = f"the device's CDI spec sets it to {value!r}; one of the two would be lost"
             problems.append(Problem("ENV_CONFLICT", f"env.{name}", spec.env[name], reason, "leave it out"))
-    leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated)
+    leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated, memory=memory)
     return {**base, **from_devices, **spec.env, **leased}, frozenset(from_devices) | frozenset(leased) | {"PWD"}
 
 

@@ -307,6 +307,7 @@ class Workloads:
             receipt = write_receipt(
                 spec, workload, prepared.devices, realisation, observed, problems,
                 at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
+                shares=prepared.shares,
             )  # fmt: skip
             if problems:
                 with self.ledger.writing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -135,6 +136,22 @@ def test_killing_the_shim_of_a_held_sandbox_never_lets_the_command_run(bench: Be
         assert handle.keeper is not None
         os.kill(handle.keeper.pid, signal.SIGKILL)
         assert bench.backend.wait(handle, PATIENCE).phase is Phase.ABSENT
+    assert list(bench.work.iterdir()) == []
+
+
+def test_a_held_command_does_not_run_even_if_nobody_is_left_to_guard_it(bench: Bench) -> None:
+    handle = bench.create("touch", "ran")
+    assert handle.keeper is not None
+    assert handle.init is not None
+    guard = int(Path(f"/proc/{handle.keeper.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    init = os.pidfd_open(handle.init.pid)
+    os.kill(guard, signal.SIGSTOP)
+    os.kill(handle.keeper.pid, signal.SIGKILL)
+    # bubblewrap would take the end of the pipe for "go"; nothing must come of it, in far more time than a start takes.
+    assert select.select([init], [], [], 0.5)[0] == []
+    os.kill(guard, signal.SIGCONT)
+    assert select.select([init], [], [], PATIENCE)[0] == [init]
+    os.close(init)
     assert list(bench.work.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from tests.local.bench import ENV, PATIENCE, Bench, text_until, to_the_end
 
 from dibs.backends.local import backend as backend_module
 from dibs.backends.local import cgroups
+from dibs.backends.local.logfile import Log
 from dibs.backends.local.logs import Reader
 from dibs.backends.port import Exec, Exit, Limits, Phase
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound
@@ -410,6 +411,33 @@ def test_a_full_disk_costs_log_but_never_the_workload(make_folder: Callable[[], 
         bench.close()
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_after_a_full_disk_the_log_goes_on_and_tells_the_loss(make_folder: Callable[[], Path]) -> None:
+    folder = make_folder()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "dibs-test", str(folder)], check=True)
+    try:
+        filler = folder / "filler"
+        filler.write_bytes(b"x" * 40_000)
+        here = os.open(folder, os.O_RDONLY)
+        log = Log(here, 1 << 20)
+        for number in range(10):
+            log.append(1, b"%d" % number * 5000)
+        assert log.lost > 0
+        filler.unlink()
+        log.append(1, b"after")
+        reader = Reader(folder)
+        records = [record.data for record in reader.records()]
+        reader.close()
+        os.close(log.fd)
+        os.close(here)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert records[-1] == b"after"
+    assert records[-2].startswith(b"[dibs: ")
+    assert b"bytes of output were not logged: no space left on device" in records[-2]
+    assert records[0] == b"0" * 5000
 
 
 def test_many_followers_at_once_do_not_disturb_each_other(bench: Bench) -> None:

@@ -154,8 +154,10 @@ def write_receipt(
         mode = "rw" if mount.writable else "ro"
         seen = next((item for item in observed.mounts if item.startswith(f"{mount.target} ")), "not mounted")
         lines.add("mounts", f"{mount.source}:{mount.target}", f"{mount.target} {mode}", mode, seen)
-    seen = f"{sum(path in observed.mounts for path in expected.mounts)} of {len(expected.mounts)} mounts"
-    lines.add("root", spec.root, workload.root, f"{len(expected.mounts)} mounts", seen)
+    private = {"own": "its own mounts", "host": "the host's mounts"}.get(
+        observed.isolation.get("mount", ""), "not looked at"
+    )
+    lines.add("root", spec.root, workload.root, workload.root, private)
     shown = {"host": "host", "own": "none"}.get(observed.isolation.get("network", ""), "not looked at")
     lines.add("network", spec.network, workload.network, workload.network, shown)
     return Receipt(

@@ -160,7 +160,13 @@ class LocalBackend:
             limits = cgroups.read_back(groups(handle))
         except OSError as error:
             raise observe.unreadable("its limits and layout", error) from error
-        found = Observation(observe.device_nodes(init), observe.environment(init), observe.mounts(init, base), limits)
+        found = Observation(
+            observe.device_nodes(init),
+            observe.environment(init),
+            observe.mounts(init, base),
+            limits,
+            observe.isolation(init),
+        )
         living_init(handle)  # or the pid may have been somebody else's
         return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Literal
 
 from dibs.backends.local.rootfs import mount_points
 from dibs.backends.port import NodeFact
@@ -94,6 +95,21 @@ def mounts(init: int, base: set[str]) -> tuple[str, ...]:
     return tuple(
         sorted(f"{p} {mode}" for p, mode in modes.items() if p not in base and p != "/" and not p.startswith(kernel))
     )
+
+
+_NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
+
+
+def isolation(init: int) -> dict[str, Literal["host", "own"]]:
+    """Of each namespace, whether it is the one that dibs itself is in."""
+    found: dict[str, Literal["host", "own"]] = {}
+    try:
+        for name, kind in _NAMESPACES.items():
+            same = os.stat(f"/proc/{init}/ns/{kind}").st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino
+            found[name] = "host" if same else "own"
+    except OSError as error:
+        raise unreadable("its namespaces", error) from error
+    return found
 
 
 class Sandboxed:

@@ -90,6 +90,10 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
             env=env,
             mounts=tuple(sorted(f"{p} {m}" for p, m in expected_mounts.items() if p not in base and p not in hidden)),
             limits=cgroups.expected(workload.limits),
+            isolation={
+                **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
+                "network": "host" if workload.network == "host" else "own",
+            },
         ),
     )
 

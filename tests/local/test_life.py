@@ -148,8 +148,10 @@ def test_a_held_command_does_not_run_even_if_nobody_is_left_to_guard_it(bench: B
     os.kill(guard, signal.SIGSTOP)
     os.kill(handle.keeper.pid, signal.SIGKILL)
     # bubblewrap would take the end of the pipe for "go"; nothing must come of it, in far more time than a start takes.
-    assert select.select([init], [], [], 0.5)[0] == []
-    os.kill(guard, signal.SIGCONT)
+    try:
+        assert select.select([init], [], [], 0.5)[0] == []
+    finally:
+        os.kill(guard, signal.SIGCONT)
     assert select.select([init], [], [], PATIENCE)[0] == [init]
     os.close(init)
     assert list(bench.work.iterdir()) == []

@@ -30,6 +30,8 @@ from dibs.claims.slice_validation import (
     MAX_VALUE,
 )
 from dibs.claims.slices import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
     Counter,
     CounterSet,
     DeviceAttribute,
@@ -150,11 +152,15 @@ def published(
         if wrong:
             left_out.append(f"{device.name} {key} ({wrong})")
         else:
-            capacity[key] = _capacity(amount)
+            capacity[key] = _shared_capacity(amount) if device.shareable else _capacity(amount)
     while len(attributes) + len(capacity) > MAX_ENTRIES:
         key = attributes.popitem()[0] if attributes else capacity.popitem()[0]
         left_out.append(f"{device.name} {key} (more than {MAX_ENTRIES} attributes)")
-    return PublishedDevice(name=_name(device.name), attributes=attributes, capacity=capacity), left_out
+    shared = True if device.shareable else None
+    made_of = PublishedDevice(
+        name=_name(device.name), attributes=attributes, capacity=capacity, allow_multiple_allocations=shared
+    )
+    return made_of, left_out
 
 
 def _slices(inventory: Inventory, node: str, extra: Mapping[str, Sequence[DeviceTaint]]) -> list[ResourceSlice]:
@@ -286,6 +292,14 @@ def _attribute(key: str, value: Attribute) -> DeviceAttribute | str:
 @lru_cache(maxsize=4096)
 def _capacity(amount: int) -> DeviceCapacity:
     return DeviceCapacity(value=str(Quantity(amount * NANO, binary=True)))
+
+
+@lru_cache(maxsize=4096)
+def _shared_capacity(amount: int) -> DeviceCapacity:
+    """A capacity that is given in mebibytes; who does not say how much takes all of it."""
+    whole = str(Quantity(amount * NANO, binary=True))
+    step = CapacityRequestPolicyRange(min="1Mi", step="1Mi")
+    return DeviceCapacity(value=whole, request_policy=CapacityRequestPolicy(default=whole, valid_range=step))
 
 
 @lru_cache(maxsize=1024)

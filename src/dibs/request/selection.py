@@ -68,6 +68,9 @@ def read_claim(value: Any, field: str, problems: list[Problem]) -> dict[str, Any
 def _undeliverable(claim: ResourceClaim, field: str) -> list[Problem]:
     """What a claim may say to Kubernetes but nobody here could act on: refused, not ignored."""
     problems = []
+    if not claim.spec.devices.requests:
+        where = f"{field}.spec.devices.requests"
+        problems.append(Problem("CLAIM_INVALID", where, "", "it asks for no device", "leave the claim out"))
     for index, request in enumerate(claim.spec.devices.requests):
         if request.exactly is not None and request.exactly.admin_access:
             where = f"{field}.spec.devices.requests[{index}].exactly.adminAccess"

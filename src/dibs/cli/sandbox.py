@@ -23,7 +23,7 @@ def sandbox() -> None:
     Examples:
       dibs sandbox create --name lab --gpu H100:1
       dibs sandbox exec lab -- python train.py
-      dibs sandbox cp ./data lab:/tmp/data
+      dibs sandbox cp ./data lab:/tmp
       dibs sandbox rm lab
     """
 

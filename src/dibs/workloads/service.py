@@ -341,8 +341,10 @@ class Workloads:
 
     # -- looking after ----------------------------------------------------------------------------------------------
 
-    def _live(self, reference: str, *states: str) -> tuple[SandboxRow, Backend, Handle]:
+    def _live(self, reference: str, *states: str, owned: bool = True) -> tuple[SandboxRow, Backend, Handle]:
         row = self.sandbox(reference)
+        if owned:
+            self._mine(row)
         if states and row.state not in states:
             ended = f" ({row.reason})" if row.reason else ""
             raise Conflict(
@@ -350,6 +352,14 @@ class Workloads:
                 remedy=f"this needs one that is {' or '.join(states)}",
             )  # fmt: skip
         return row, self.registry.get(row.backend), handle_of(row)
+
+    def _mine(self, row: SandboxRow) -> None:
+        """On a shared ledger everybody sees everything, but only the owner (and root) may touch a sandbox."""
+        if os.getuid() not in (0, row.uid):
+            remedy = f"ask {row.username}, or root"
+            raise Conflict(
+                f"it belongs to {row.username}", field="sandbox", value=row.name, code="NOT_YOURS", remedy=remedy
+            )
 
     def attach(self, reference: str) -> Session:
         _, backend, handle = self._live(reference, "running", "paused")

@@ -264,7 +264,8 @@ class LocalBackend:
     def logs(self, handle: Handle, *, follow: bool = False) -> Iterator[LogRecord]:
         folder = Path(handle.folder)
         if not folder.is_dir():
-            raise NotFound("the sandbox's folder is gone", field="sandbox", value=handle.sandbox_id)
+            reason = "its log was removed with it"
+            raise NotFound(reason, field="sandbox", value=handle.sandbox_id, remedy="its receipt is kept: dibs receipt")
         return self._records(folder, follow)
 
     def _records(self, folder: Path, follow: bool) -> Iterator[LogRecord]:
@@ -401,7 +402,7 @@ def _check_still_there(fact: Any, args: list[str]) -> None:
             field="devices",
             value=source,
             code="DEVICE_GONE",
-            remedy="look at the devices again: dibs gpus list",
+            remedy="look at the devices again: dibs gpus",
         )
 
 

@@ -155,6 +155,9 @@ def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = 
     layout.args += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
     layout.tmpfs("/tmp", "1777")  # noqa: S108  # the sandbox's own
     layout.tmpfs("/run")
+    if host_root and os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"):  # noqa: S108
+        # An ordinary user could not write through an overlay into a folder of root's.
+        layout.tmpfs("/var/tmp", "1777")  # noqa: S108
     layout.points += ["/proc", "/dev", "/sys"]
     if not host_network:
         return

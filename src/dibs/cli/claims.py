@@ -6,8 +6,6 @@ import click
 
 from dibs.cli.output import fail, output_option, say, show, show_data
 
-_STEPS = 200_000  # as `dibs.claims.STEP_BUDGET`, which costs an import; a test compares them
-
 
 @click.group()
 def claims() -> None:
@@ -50,11 +48,9 @@ def check(file: tuple[str, ...], output: str) -> int:
 @click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="Objects; may be repeated.")
 @click.option("--node", metavar="NAME", help="Only for this node. Default: each in turn.")
 @click.option("--feature-gates", metavar="A=true,B=false", help="Kubernetes' gates. Default: those of 1.37.")
-@click.option(
-    "--steps", type=click.IntRange(min=1), default=_STEPS, show_default=True, help="Give up after so many steps."
-)
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Give up after so many steps of the search.")
 @output_option(wide=False)
-def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, steps: int, output: str) -> int:
+def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, steps: int | None, output: str) -> int:
     """What the allocator would do with these objects, and why. Nothing is booked.
 
     ResourceSlices, DeviceClasses, Nodes, DeviceTaintRules and ResourceClaims (or templates), as kubectl takes them. A

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from dibs.claims import (
+    STEP_BUDGET,
     Allocated,
     Allocator,
     BadClaim,
     BadPool,
     DeviceClass,
+    DeviceId,
     DeviceTaintRule,
     Explanation,
     Features,
@@ -32,9 +34,11 @@ from dibs.claims.features import GATES
 from dibs.claims.slices import DeviceTaint
 from dibs.devices.classes import classes_of
 from dibs.devices.manifests import ManifestProblem, read_manifests
+from dibs.devices.model import Device
 from dibs.devices.names import SIMULATED, pool_name
 from dibs.errors import InvalidRequest, NoMatch, Problem
 from dibs.home import find_home
+from dibs.ledger.rows import Share
 
 EXTERNAL = "dibs/external"  # taint: processes that dibs did not start use the device
 _TAINT_RULES = "DRADeviceTaintRules"
@@ -198,31 +202,56 @@ def _host(nodes: Sequence[Node]) -> _Host:
     name = pool_name()
     taints: dict[str, list[DeviceTaint]] = {}
     held: dict[str, str] = {}
+    shares: list[tuple[str, str, Share]] = []
     with Workloads() as service:
         inventory, states = service.devices()
+        for device_id, against in service.ledger.taints().items():
+            found = [DeviceTaint(key=one.key, value=one.value, effect=one.effect) for one in against]
+            taints.setdefault(device_id, []).extend(found)
         for lease in service.leases():
             for leased in lease.devices:
-                if leased.simulated == inventory.simulated:
-                    held[leased.id] = f"{lease.sandbox_name} ({lease.username})"
+                holder = f"{lease.sandbox_name} ({lease.username})"
+                if leased.simulated == inventory.simulated and leased.share is not None:
+                    shares.append((leased.id, holder, leased.share))
+                elif leased.simulated == inventory.simulated:
+                    held[leased.id] = holder
     for state in states:
-        if state.holder is not None:
+        if state.holder is not None and state.state == "held":
             held.setdefault(state.device.id, f"{state.holder.sandbox_name} ({state.holder.username})")
         if state.device.used_by:
             pid = str(state.device.used_by[0].pid)
             taints.setdefault(state.device.id, []).append(DeviceTaint(key=EXTERNAL, value=pid, effect="NoSchedule"))
+    allocated = in_use(inventory, held)
+    _add_shares(allocated, inventory.devices, shares)
     return _Host(
         node=next((node for node in nodes if node.name == name), Node(name)),
         slices=slices_of(inventory, node=name, taints=taints),
-        allocated=in_use(inventory, held),
+        allocated=allocated,
         simulated=inventory.simulated,
         errors=tuple(f"{error.source}: {error.reason}" for error in inventory.errors),
     )
 
 
-def solve_on(case: Case, node: Node, steps: int) -> Answer:
+def _add_shares(state: Allocated, devices: Iterable[Device], shares: Iterable[tuple[str, str, Share]]) -> None:
+    from dibs.devices.slices import published_id
+
+    ids: dict[str, DeviceId] = {device.id: published_id(device) for device in devices}
+    holders = dict(state.shared)
+    for device_id, holder, share in shares:
+        device = ids.get(device_id)
+        if device is None:
+            continue  # leased, and gone since
+        holders[device] = f"{holders[device]}, {holder}" if device in holders else holder
+        sums = state.consumed.setdefault(device, {})
+        for name, amount in share.consumed.items():
+            sums[name] = sums.get(name, 0) + amount
+    state.shared = holders
+
+
+def solve_on(case: Case, node: Node, steps: int | None = None) -> Answer:
     """The claims together, on one node alone."""
     try:
-        outcome = case.allocator.allocate(node, case.claims, budget=steps)
+        outcome = case.allocator.allocate(node, case.claims, budget=steps or STEP_BUDGET)
     except (BadClaim, BadPool, GaveUp) as failure:
         return Answer(node.name, "undecided", (), str(failure), failure.code, failure.explanation)
     explanation = outcome.explanation

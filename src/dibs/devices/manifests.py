@@ -7,8 +7,6 @@ must not decide what the objects are for.
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -97,8 +95,8 @@ class _Reader:
     def read(self, path: str) -> None:
         try:
             data = _bytes(path)
-        except (OSError, Unreadable) as error:
-            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte in it
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.problems.append(ManifestProblem(file=path, detail=f"cannot be read: {reason}"))
             return
         self.parse(data, path)
@@ -266,6 +264,4 @@ def _bytes(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     with open(path, "rb") as file:
-        if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
-            raise Unreadable("it is a folder")
         return file.read(MAX_BYTES + 1)

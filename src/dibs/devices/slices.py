@@ -110,6 +110,7 @@ def in_use(inventory: Inventory, held: Mapping[str, str]) -> Allocated:
     devices = {device.id: (number, device) for number, device in enumerate(inventory.devices)}
     counting = Counting(inventory.devices)
     taken: dict[DeviceId, str] = {}
+    consumed: dict[DeviceId, dict[str, int | str | float]] = {}
     drawn: set[tuple[object, ...]] = set()
     for device_id, holder in held.items():
         entry = devices.get(device_id)  # type: ignore[call-overload]
@@ -122,7 +123,9 @@ def in_use(inventory: Inventory, held: Mapping[str, str]) -> Allocated:
         if not own & drawn:
             taken[published_id(device)] = holder
             drawn |= own
-    return Allocated(taken)
+            if device.shareable:  # whoever has it whole has all of its capacity
+                consumed[published_id(device)] = dict(device.capacity)
+    return Allocated(taken, consumed=consumed)
 
 
 def published(

@@ -36,6 +36,7 @@ def mistakes(slices: list[ResourceSlice]) -> list[str]:
         ("H100:8", None, None),
         ("H100:128", None, None),
         ("H100:129", None, None),
+        ("H100:1500", None, None),
         ("H100:300", None, "5,299"),
         ("A100-80GB:30", 7, None),
         ("H100:3", 64, "1"),

@@ -17,10 +17,10 @@ from dibs.claims import ResourceClaim, validate
 from dibs.devices.model import Device, Inventory
 from dibs.devices.simulated import Group, devices_of
 from dibs.devices.simulated import World as Simulated
-from dibs.devices.slices import CARD_MEMORY, device_of
+from dibs.devices.slices import device_of
 from dibs.plan.planner import DevicePlan, World, plan_devices
 from dibs.request import ALL, Request, parse_request
-from dibs.request.claim import CLASS_OF, claim_of
+from dibs.request.claim import claim_of
 
 from .cases import BOX, solve
 
@@ -62,7 +62,6 @@ def wishes(memory: tuple[str, ...], *more: str) -> st.SearchStrategy[str]:
 
 # -- where the two mean different things: what the tests below leave out
 #
-# A wish with an upper bound of memory (UP_TO) may be given parts of cards; its claim names a class of whole cards.
 # `all` beside another wish means the rest that is free; a claim's All means every one that matches, or nothing.
 
 
@@ -127,35 +126,19 @@ def test_several_wishes_get_the_same_devices_from_both(inventory: Inventory, sev
     agree(request, claim_of(request, "claim"), inventory)
 
 
-# -- parts of cards, with the claim that would say what the planner does
-
-
-def claim_with_parts(request: Request) -> dict[str, Any]:
-    """The claim of a request, but a wish with an upper bound of memory may be given parts of larger cards."""
-    claim = claim_of(request, "claim")
-    assert claim is not None
-    for wish, asked in zip(request.gpus, claim["spec"]["devices"]["requests"], strict=True):
-        if wish.memory is not None and wish.memory.high is not None:
-            exactly = asked["exactly"]
-            domain, _, name = CARD_MEMORY.partition("/")
-            high = wish.memory.high
-            expressions = [f'device.attributes["{domain}"].?{name}.orValue({high + 1}) > {high}']
-            expressions += [f'device.driver == "{CLASS_OF[wish.vendor]}"'] if wish.vendor else []
-            exactly["deviceClassName"] = "gpu-or-part"
-            exactly["selectors"] = [*[{"cel": {"expression": text}} for text in expressions], *exactly["selectors"]]
-    return claim
+# -- parts of cards: an upper bound of memory takes them too
 
 
 @settings(max_examples=150, deadline=None)
 @given_values(inventories(), wishes(UP_TO))
-def test_one_wish_that_may_get_parts_could_get_the_same(inventory: Inventory, wish: str) -> None:
+def test_one_wish_that_may_get_parts_gets_the_same_from_both(inventory: Inventory, wish: str) -> None:
     request = parse_request({"gpu": wish})
-    agree(request, claim_with_parts(request), inventory)
+    agree(request, claim_of(request, "claim"), inventory)
 
 
 @settings(max_examples=100, deadline=None)
 @given_values(inventories(), st.lists(wishes(FROM + UP_TO), min_size=2, max_size=3))
-def test_several_wishes_of_both_kinds_could_get_the_same(inventory: Inventory, several: list[str]) -> None:
+def test_several_wishes_of_both_kinds_get_the_same_from_both(inventory: Inventory, several: list[str]) -> None:
     assume(not wants_the_whole_and_a_part(inventory))
     request = parse_request({"gpu": several})
-    agree(request, claim_with_parts(request), inventory)
+    agree(request, claim_of(request, "claim"), inventory)

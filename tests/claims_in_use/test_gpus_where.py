@@ -30,7 +30,7 @@ def test_only_matching_devices_are_shown(mixed: Home, dibs: Dibs) -> None:
     assert names(dibs, 'device.attributes[device.driver].type == "gpu"') == ["gpu-0", "gpu-1", "gpu-2"]
     memory = 'device.capacity[device.driver].memory.compareTo(quantity("100Gi")) > 0'
     assert names(dibs, memory) == ["gpu-2"]
-    assert names(dibs, 'has(device.attributes["dibs"].cardMemory)')[0] == "gpu-0-part-0"
+    assert names(dibs, 'has(device.attributes["gpu.nvidia.com"].parentUUID)')[0] == "gpu-0-part-0"
     table = dibs("gpus", "--where", 'device.driver == "gpu.amd.com"').out
     assert "MI300X" in table
     assert "H100" not in table

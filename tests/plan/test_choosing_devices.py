@@ -171,6 +171,12 @@ def test_a_part_excludes_its_card_and_a_card_its_parts() -> None:
     assert refused(2, world(*devices, held=(1,))).waitable
 
 
+def test_a_whole_card_gives_way_to_a_part_in_whatever_order_they_are_asked() -> None:
+    where = world(*parts(0, 2), gpu(5))
+    assert chosen(["1", "..20GB"], where) == ["gpu-0-part-0", "gpu-5"]
+    assert chosen(["..20GB", "1"], where) == ["gpu-0-part-0", "gpu-5"]
+
+
 def test_the_explanation_has_a_verdict_for_every_device() -> None:
     where = world(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24 * GIB), held=(1,))
     decision = plan_devices(parse_request({"gpu": "H100"}), where)

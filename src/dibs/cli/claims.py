@@ -16,6 +16,7 @@ def claims() -> None:
       dibs claims check claim.yaml
       dibs claims solve -f claim.yaml
       dibs claims solve -f cluster.yaml --node node-7
+      dibs claims keep pair -f pair.yaml
     """
 
 
@@ -86,3 +87,55 @@ def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, s
     else:
         show_data(solved_data(case, answers), output)
     return exit_code(answers)
+
+
+@claims.command()
+@click.argument("name")
+@click.option("-f", "--file", required=True, metavar="FILE", help="One ResourceClaim or ResourceClaimTemplate.")
+def keep(name: str, file: str) -> None:
+    """Keep a claim under NAME, for `dibs run --claim NAME`. One that had the name is replaced.
+
+    \b
+    Example:
+      dibs claims keep pair -f pair.yaml
+    """
+    from pathlib import Path
+
+    from dibs.home import find_home
+    from dibs.workloads import claims as kept_claims
+
+    click.echo(kept_claims.keep(find_home(), name, kept_claims.read(Path(file))))
+
+
+@claims.command()
+@output_option(wide=False)
+def ls(output: str) -> None:
+    """The claims that are kept.
+
+    \b
+    Example:
+      dibs claims ls
+    """
+    from dibs.home import find_home
+    from dibs.workloads import claims as kept_claims
+
+    names = kept_claims.kept(find_home())
+    if output == "table":
+        show(names or ["no claims are kept"])
+    else:
+        show_data({"claims": names}, output)
+
+
+@claims.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Forget a kept claim.
+
+    \b
+    Example:
+      dibs claims rm pair
+    """
+    from dibs.home import find_home
+    from dibs.workloads import claims as kept_claims
+
+    kept_claims.forget(find_home(), name)

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from dibs.devices.model import Inventory
     from dibs.workloads.service import DeviceState, Workloads
 
-_COLOURS = {"free": "green", "held": "yellow", "external": "yellow", "unhealthy": "red", "unusable": "red"}
+_COLOURS = {
+    "free": "green",
+    "held": "yellow",
+    "shared": "yellow",
+    "tainted": "red",
+    "external": "yellow",
+    "unhealthy": "red",
+    "unusable": "red",
+}
 
 
 @click.group(invoke_without_command=True)
@@ -117,12 +125,10 @@ def _matching(
     from dibs.claims.selectors import View
     from dibs.devices.slices import published, published_id
 
-    cards = {state.device.id: state.device for state in states}
     kept: list[DeviceState] = []
     undecided: dict[str, str] = {}
     for state in states:
-        card = cards.get(state.device.parent) if state.device.parent is not None else None
-        shown, _ = published(state.device, card)
+        shown, _ = published(state.device)
         answer = View(published_id(state.device).driver, shown).answer(wanted)
         if answer is True:
             kept.append(state)
@@ -206,7 +212,8 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, ma
         if not wide:
             free = sum(s.state == "free" for s in states)
             whole = sum(s.device.parent is None for s in states)
-            cards = f"{whole} GPUs" if whole == len(states) else f"{whole} GPUs and {len(states) - whole} parts of them"
+            cards = f"{whole} GPU{'' if whole == 1 else 's'}"
+            cards += "" if whole == len(states) else f" and {len(states) - whole} parts"
             lines += ["", f"{cards}, {free} free"]
     elif matching:
         lines += ["no device matches"]
@@ -234,9 +241,12 @@ def _refuse_while_held(service: Workloads) -> None:
 @click.argument("world", metavar="N|MODEL:N,...|off")
 @click.option("--model", help="The model, as in H100. Default: H100.")
 @click.option("--partitions", type=int, metavar="N", help="Each card can also be given in N equal parts.")
+@click.option("--shared", is_flag=True, help="Claims may take parts of a card's memory, beside each other.")
 @click.option("--unhealthy", metavar="I,J", help="These cards (by index) are broken.")
 @output_option(wide=False)
-def simulate(world: str, model: str | None, partitions: int | None, unhealthy: str | None, output: str) -> None:
+def simulate(
+    world: str, model: str | None, partitions: int | None, shared: bool, unhealthy: str | None, output: str
+) -> None:
     """Switch a world of simulated GPUs on, or off.
 
     While it is on, real GPUs are not offered, and every table, plan and receipt says "simulated". The device nodes
@@ -264,6 +274,51 @@ def simulate(world: str, model: str | None, partitions: int | None, unhealthy: s
         else:
             show_data({"simulated": False, "was_on": was_on}, output)
         return
-    simulated.simulate(home, simulated.parse_world(world, model=model, partitions=partitions, unhealthy=unhealthy))
+    wanted = simulated.parse_world(world, model=model, partitions=partitions, unhealthy=unhealthy, shared=shared)
+    simulated.simulate(home, wanted)
     with Workloads(home) as service:
         _print(service, output)
+
+
+@gpus.command()
+@click.argument("gpu")
+@click.argument("taint", metavar="KEY[=VALUE][:EFFECT]")
+def taint(gpu: str, taint: str) -> None:
+    """Keep a GPU from being given away, and say why.
+
+    The effect is NoSchedule (nobody gets it anew), NoExecute (the same, and those who hold it are told that it must
+    go) or None (only a remark). Claims with a matching toleration may have it all the same. Running leases are told
+    by an event.
+
+    \b
+    Examples:
+      dibs gpus taint gpu-3 maintenance=fan
+      dibs gpus taint gpu-3 maintenance:NoExecute
+    """
+    from dibs.workloads.service import Workloads
+    from dibs.workloads.taints import parse_taint
+
+    wanted = parse_taint(taint)
+    with Workloads() as service:
+        device = service.taint(gpu, wanted)
+    click.echo(f"{device.name} {wanted}")
+
+
+@gpus.command()
+@click.argument("gpu")
+@click.argument("key", default="")
+def untaint(gpu: str, key: str) -> None:
+    """Take the taints with KEY off a GPU; without KEY all that people have put there.
+
+    \b
+    Example:
+      dibs gpus untaint gpu-3 maintenance
+    """
+    from dibs.errors import NotFound
+    from dibs.workloads.service import Workloads
+
+    with Workloads() as service:
+        gone = service.untaint(gpu, key)
+    if not gone:
+        raise NotFound("it has no such taint", field="taint", value=f"{gpu} {key}".strip(), remedy="see `dibs gpus`")
+    click.echo(f"{gpu} has {gone} taint{'' if gone == 1 else 's'} less")

@@ -129,21 +129,18 @@ def _absolute(mount: str) -> str:
 
 
 def _from_file(path: str) -> dict[str, Any]:
-    import yaml
-
-    from dibs.workloads.yamlfile import load_one
+    from dibs.devices.yaml_documents import Unreadable, documents
 
     try:
         with open(path, "rb") as file:
-            data = load_one(file.read(1 << 20))
+            found = [document for document in documents(file.read(1 << 20)) if document is not None]
     except OSError as error:
         reason = f"it cannot be read: {error.strerror}"
         raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        reason = f"it is neither YAML nor JSON: {str(error).splitlines()[0]}"
-        raise InvalidRequest(
-            reason, field="file", value=path, code="FILE_INVALID", remedy="see docs/requests.md"
-        ) from error
+    except Unreadable as error:
+        reason, remedy = f"it is neither YAML nor JSON: {error}", "see docs/requests.md"
+        raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy=remedy) from error
+    data = found[0] if len(found) == 1 else None
     if not isinstance(data, dict):
         reason = "a request is a mapping, as in `gpu: 2`"
         raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="see docs/requests.md")

@@ -134,10 +134,12 @@ def problem_lines(problem: Problem, head: str, stream: IO[str] | None = None) ->
         f'{problem.field} "{_one_line(problem.value)}": ' if problem.value else problem.field and f"{problem.field}: "
     )
     indent = " " * len(head)
-    lines = fold(f"{subject}{problem.reason}  [{problem.code}]", indent)
+    first, *shown = problem.reason.split("\n")  # an expression with a caret below it keeps its lines
+    lines = fold(f"{subject}{first}  [{problem.code}]", indent)
+    lines += [f"{indent}{line}" for line in shown]
     lines[0] = paint(head, "red", stream) + lines[0][len(head) :]
     tag = f"[{problem.code}]"
-    lines[-1] = lines[-1].replace(tag, paint(tag, "dim", stream))
+    lines = [line.replace(tag, paint(tag, "dim", stream)) for line in lines]
     if problem.remedy:
         remedy = fold(problem.remedy, indent + "  ")
         remedy[0] = f"{indent}{paint('→', 'green', stream)} {remedy[0].lstrip()}"

@@ -17,6 +17,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dibs.claims.fielderrors import FieldErrors
 from dibs.claims.identity import Allocated, DeviceId
 from dibs.claims.meta import ObjectMeta
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
 UNHEALTHY = "dibs/unhealthy"  # the value is the reason
 UNATTACHABLE = "dibs/unattachable"  # it is there, but cannot be put into a workload
 OVERLAP = "dibs/overlap"  # it shares hardware in a way that counters cannot say; never given, so never given twice
-CARD_MEMORY = "dibs/cardMemory"  # of a part: the memory of its whole card, in bytes
 LEFT_OUT = "dibs/left-out"  # annotation: what of the devices could not be published
 
 _NO_SCHEDULE = "NoSchedule"
@@ -128,9 +129,7 @@ def in_use(inventory: Inventory, held: Mapping[str, str]) -> Allocated:
     return Allocated(taken, consumed=consumed)
 
 
-def published(
-    device: Device, card: Device | None = None, known: Known | None = None
-) -> tuple[PublishedDevice, list[str]]:
+def published(device: Device, known: Known | None = None) -> tuple[PublishedDevice, list[str]]:
     """One device as it stands in a slice, without counters and taints; and what of it could not be published.
 
     `known` keeps what was made of a value, for the many devices that have it too.
@@ -147,8 +146,6 @@ def published(
             left_out.append(f"{device.name} {key} ({made})")
         else:
             attributes[key] = made
-    if card is not None and card.memory is not None:
-        attributes.setdefault(CARD_MEMORY, DeviceAttribute(int_value=card.memory))
     capacity: dict[str, DeviceCapacity] = {}
     for key, amount in device.capacity.items():
         wrong = _key_problem(key) or ("" if 0 <= amount < _INT64 else "not an amount")
@@ -168,21 +165,15 @@ def published(
 
 def _slices(inventory: Inventory, node: str, extra: Mapping[str, Sequence[DeviceTaint]]) -> list[ResourceSlice]:
     counting = Counting(inventory.devices)
-    cards = {device.id: device for device in inventory.devices if device.parent is None}
     known: Known = {}
     pools: dict[tuple[str, str], list[tuple[PublishedDevice, list[str]]]] = {}
     for number, device in enumerate(inventory.devices):
-        card = cards.get(device.parent) if device.parent is not None else None
-        shown, left_out = published(device, card, known)
+        shown, left_out = published(device, known)
         uses = counting.of(number)
         taints = _taints(device, counting.unsaid.get(number, ""), extra.get(device.id, ()))
         if uses or taints:
-            shown = PublishedDevice(
-                name=shown.name,
-                attributes=shown.attributes,
-                capacity=shown.capacity,
-                consumes_counters=tuple(_consumption(use) for use in uses),
-                taints=taints,
+            shown = msgspec.structs.replace(
+                shown, consumes_counters=tuple(_consumption(use) for use in uses), taints=taints
             )
         pools.setdefault((device.driver, device.pool), []).append((shown, left_out))
     found: list[ResourceSlice] = []

@@ -103,10 +103,8 @@ def _prepared(world: World) -> claims.Inventory:
 
 
 def _unattachable(world: World) -> dict[str, str]:
-    reasons: dict[str, str] = {
-        d.id: d.unattachable or "it cannot be attached" for d in world.inventory.devices if d.attachment is None
-    }
-    return {**reasons, **world.cannot}
+    """What this backend cannot attach. What nobody could attach has a taint in its slice already."""
+    return dict(world.cannot)
 
 
 def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Allocated:
@@ -151,6 +149,8 @@ def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> Wis
             reason = f"too little of it is left: shares are {holders}"
         elif fallen.reason == "capacity":
             fate = Fate.NO_MATCH
+        elif fallen.reason == "taint" and device.attachment is None:
+            fate, reason = Fate.CANNOT, device.unattachable
         elif fallen.reason == "taint" and not device.health.ok:
             fate, reason = Fate.UNHEALTHY, device.health.reason
         verdicts.append(Verdict(device.id, fate, reason.rstrip(": "), 1.0 if fate is Fate.NO_MATCH else 0.0))

@@ -68,35 +68,44 @@ def assign(wants: Sequence[int], candidates: Sequence[Sequence[Device]]) -> list
     """Give wish i `wants[i]` of `candidates[i]`, no unit twice. None if that cannot be.
 
     Whole devices that share no unit are a matching problem, solved exactly. Where devices overlap (a card and its
-    parts), a device that overlaps a chosen one is passed over, first fit.
+    parts), a chosen device gives way to one that overlaps it if it can move elsewhere; several at once do not.
     """
     slots = [(wish, number) for wish, want in enumerate(wants) for number in range(want)]
     holder: dict[str, int] = {}  # device id -> slot
     taken: dict[str, str] = {}  # unit -> device id
-    devices = {device.id: device for wish in candidates for device in wish}
+    devices: dict[str, Device] = {device.id: device for wish in candidates for device in wish}
 
-    def free(device: Device) -> bool:
-        return all(taken.get(unit, device.id) == device.id for unit in device.booked_units)
+    def in_the_way(device: Device) -> set[str]:
+        return {taken[unit] for unit in device.booked_units if unit in taken}
 
     def give(device: Device, slot: int) -> None:
         holder[device.id] = slot
+        taken.update(dict.fromkeys(device.booked_units, device.id))
+
+    def take_back(device: Device) -> None:
+        del holder[device.id]
         for unit in device.booked_units:
-            taken[unit] = device.id
+            del taken[unit]
 
     def place(slot: int, seen: set[str]) -> bool:
         wish = slots[slot][0]
         for device in candidates[wish]:
-            if device.id not in holder and free(device):
+            if not in_the_way(device):
                 give(device, slot)
                 return True
         for device in candidates[wish]:
-            other = holder.get(device.id)
-            if other is None or device.id in seen or slots[other][0] == wish:
+            blockers = in_the_way(device)
+            blocker = next(iter(blockers))
+            other = holder[blocker]
+            if len(blockers) > 1 or blocker in seen or (slots[other][0] == wish and blocker == device.id):
                 continue
-            seen.add(device.id)
+            seen.add(blocker)
+            take_back(devices[blocker])
+            give(device, slot)
             if place(other, seen):
-                give(device, slot)
                 return True
+            take_back(device)
+            give(devices[blocker], other)
         return False
 
     for slot in range(len(slots)):

@@ -70,9 +70,7 @@ def load(home: Home, name_or_path: str) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """The one claim in a file."""
-    import yaml
-
-    from dibs.workloads.yamlfile import load_all
+    from dibs.devices.yaml_documents import Unreadable, documents
 
     def refuse(reason: str) -> InvalidRequest:
         remedy = "give one ResourceClaim, as kubectl takes it; `dibs claims check` says more"
@@ -83,16 +81,15 @@ def read(path: Path) -> dict[str, Any]:
             text = file.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise refuse("the file is larger than 1 MiB")
-        documents = load_all(text)
+        found = [document for document in documents(text) if document is not None]
     except OSError as error:
         raise refuse(f"it cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(f"it is neither YAML nor JSON: {str(error).splitlines()[0]}") from error
-    wanted = [
-        d for d in documents if isinstance(d, dict) and d.get("kind") in ("ResourceClaim", "ResourceClaimTemplate")
-    ]
-    if len(wanted) != 1 or len(documents) != 1:
-        raise refuse(f"it holds {len(documents)} objects, of which {len(wanted)} are claims")
+    except Unreadable as error:
+        raise refuse(f"it is neither YAML nor JSON: {error}") from error
+    kinds = ("ResourceClaim", "ResourceClaimTemplate")
+    wanted = [one for one in found if isinstance(one, dict) and one.get("kind") in kinds]
+    if len(wanted) != 1 or len(found) != 1:
+        raise refuse(f"it holds {len(found)} objects, of which {len(wanted)} are claims")
     return dict(wanted[0])
 
 

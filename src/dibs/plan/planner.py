@@ -287,8 +287,10 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
         return Problem("DEVICES_UNHEALTHY", field, wish.wish, f"too few healthy GPUs: {named}", remedy), "Unhealthy"
     if free + waiting + broken + cannot >= wanted:
         reason = f"the GPUs cannot be had: {listed(wish, Fate.CANNOT, Fate.TAINTED)}"
-        remedy = "run `dibs doctor`" if wish.count(Fate.CANNOT) else "take a taint off with `dibs gpus untaint`"
-        return Problem("CANNOT_ATTACH", field, wish.wish, reason, remedy), "Unsupported"
+        if wish.count(Fate.CANNOT):
+            return Problem("CANNOT_ATTACH", field, wish.wish, reason, "run `dibs doctor`"), "Unsupported"
+        remedy = "take a taint off with `dibs gpus untaint`, or tolerate it with a claim"
+        return Problem("DEVICES_TAINTED", field, wish.wish, reason, remedy), "Unsupported"
     fitting = free + waiting + broken + cannot
     gpus = sum(is_gpu(device) and device.parent is None for device in world.inventory.devices)
     kind = "simulated GPU" if world.inventory.simulated else "GPU"

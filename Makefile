@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test lint check bench docs clean
+.PHONY: help setup demo test lint bench fuzz docs clean
 
 help:
 	@echo "make setup   a virtual environment in .venv with the command dibs in it"
@@ -11,6 +11,7 @@ help:
 	@echo "make test    sets up, then lint, types, layers and all tests"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   measures, and prints ratios"
+	@echo "make fuzz    the property tests with new seeds, for FUZZ_MINUTES (10)"
 	@echo "make docs    writes the generated pages of docs/ anew"
 	@echo "make clean   removes .venv and caches"
 
@@ -34,6 +35,9 @@ test: lint
 
 bench: $(STAMP)
 	$(BIN)/python -m bench
+
+fuzz: $(STAMP)
+	@scripts/fuzz $(BIN)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/generate_docs.py

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
+from dibs.workloads.service import Workloads
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +34,15 @@ def eight_gpus(home: Home) -> Home:
     """A home with eight simulated H100s."""
     simulate(home, parse_world("8", model="H100"))
     return home
+
+
+@pytest.fixture
+def service(eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workloads]:
+    """The service on eight simulated GPUs, in a working folder of its own; everything is removed afterwards."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    with Workloads(eight_gpus) as found:
+        yield found
+        for row in found.sandboxes():
+            found.remove(row.id, 0.0)

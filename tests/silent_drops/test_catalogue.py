@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,6 @@ from dibs.process import absent
 from dibs.request import parse_request, parse_spec
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
-
-
-@pytest.fixture
-def service(eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workloads]:
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    with Workloads(eight_gpus) as found:
-        yield found
-        for row in found.sandboxes():
-            found.remove(row.id, 0.0)
 
 
 def refusal(mapping: dict[str, Any]) -> InvalidRequest:

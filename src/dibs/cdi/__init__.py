@@ -15,40 +15,124 @@ Modules: `names`, `spec` (types), `decode` (strict reading), `validate`, `versio
 
 from __future__ import annotations
 
-from dibs.cdi.annotations import (
-    ANNOTATION_PREFIX,
-    annotation_key,
-    annotation_value,
-    parse_annotations,
-    update_annotations,
-)
-from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache, CachedDevice, EditsPart, Resolution, SpecFile
-from dibs.cdi.decode import encode_json, encode_yaml, parse_spec, read_spec
-from dibs.cdi.edits import merge_edits
-from dibs.cdi.errors import (
-    AnnotationError,
-    CdiError,
-    InjectError,
-    InvalidNameError,
-    Problem,
-    SpecError,
-    StoreError,
-    UnresolvableError,
-)
-from dibs.cdi.inject import OciSpec, apply_edits, fill_device_node, fill_device_nodes, take_device_references
-from dibs.cdi.names import (
-    CdiName,
-    is_qualified_name,
-    parse_device,
-    parse_kind,
-    parse_qualified_name,
-    qualified_name,
-)
-from dibs.cdi.spec import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
-from dibs.cdi.store import spec_name, transient_spec_name
-from dibs.cdi.validate import device_problems, edits_problems, spec_problems
-from dibs.cdi.version import CURRENT_VERSION, EARLIEST_VERSION, KNOWN_VERSIONS, minimum_required_version
-from dibs.cdi.watch import Change, Snapshot, watch_specs
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dibs.cdi.annotations import (
+        ANNOTATION_PREFIX,
+        annotation_key,
+        annotation_value,
+        parse_annotations,
+        update_annotations,
+    )
+    from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache, CachedDevice, EditsPart, Resolution, SpecFile
+    from dibs.cdi.decode import encode_json, encode_yaml, parse_spec, read_spec
+    from dibs.cdi.edits import merge_edits
+    from dibs.cdi.errors import (
+        AnnotationError,
+        CdiError,
+        InjectError,
+        InvalidNameError,
+        Problem,
+        SpecError,
+        StoreError,
+        UnresolvableError,
+    )
+    from dibs.cdi.inject import OciSpec, apply_edits, fill_device_node, fill_device_nodes, take_device_references
+    from dibs.cdi.names import (
+        CdiName,
+        is_qualified_name,
+        parse_device,
+        parse_kind,
+        parse_qualified_name,
+        qualified_name,
+    )
+    from dibs.cdi.spec import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
+    from dibs.cdi.store import spec_name, transient_spec_name
+    from dibs.cdi.validate import device_problems, edits_problems, spec_problems
+    from dibs.cdi.version import CURRENT_VERSION, EARLIEST_VERSION, KNOWN_VERSIONS, minimum_required_version
+    from dibs.cdi.watch import Change, Snapshot, watch_specs
+
+_NAMES = {
+    "annotations": (
+        "ANNOTATION_PREFIX",
+        "annotation_key",
+        "annotation_value",
+        "parse_annotations",
+        "update_annotations",
+    ),
+    "cache": (
+        "DEFAULT_SPEC_DIRS",
+        "Cache",
+        "CachedDevice",
+        "EditsPart",
+        "Resolution",
+        "SpecFile",
+    ),
+    "decode": (
+        "encode_json",
+        "encode_yaml",
+        "parse_spec",
+        "read_spec",
+    ),
+    "edits": ("merge_edits",),
+    "errors": (
+        "AnnotationError",
+        "CdiError",
+        "InjectError",
+        "InvalidNameError",
+        "Problem",
+        "SpecError",
+        "StoreError",
+        "UnresolvableError",
+    ),
+    "inject": (
+        "OciSpec",
+        "apply_edits",
+        "fill_device_node",
+        "fill_device_nodes",
+        "take_device_references",
+    ),
+    "names": (
+        "CdiName",
+        "is_qualified_name",
+        "parse_device",
+        "parse_kind",
+        "parse_qualified_name",
+        "qualified_name",
+    ),
+    "spec": (
+        "ContainerEdits",
+        "Device",
+        "DeviceNode",
+        "Hook",
+        "IntelRdt",
+        "Mount",
+        "NetDevice",
+        "Spec",
+    ),
+    "store": (
+        "spec_name",
+        "transient_spec_name",
+    ),
+    "validate": (
+        "device_problems",
+        "edits_problems",
+        "spec_problems",
+    ),
+    "version": (
+        "CURRENT_VERSION",
+        "EARLIEST_VERSION",
+        "KNOWN_VERSIONS",
+        "minimum_required_version",
+    ),
+    "watch": (
+        "Change",
+        "Snapshot",
+        "watch_specs",
+    ),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "ANNOTATION_PREFIX",
@@ -107,3 +191,15 @@ __all__ = [
     "update_annotations",
     "watch_specs",
 ]
+
+
+if not TYPE_CHECKING:  # who looks for a name that is not there must hear it from the type checker too
+
+    def __getattr__(name: str) -> Any:
+        """A name is loaded with its module when it is first asked for: most users need the types alone."""
+        module = _HOME.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{module}"), name)

@@ -200,9 +200,15 @@ class Runner:
             gap = " " * (len(place) - len(name))
             line = re.sub(rf"{re.escape(place)}(\S*)(  )?", lambda m, n=name, g=gap: _renamed(m, n, g), line)  # type: ignore[misc]
         line = line.replace(f".com/{pool_name()}/", f".com/{HOST}/")
-        # The user stands in brackets, before an age, or behind its own heading; "root" is also the name of a field.
+        # The user stands in brackets, before an age, behind its own heading or a "by"; "root" is also a field's name.
         user = re.escape(username())
-        return re.sub(rf"\({user}\)|(?<=  ){user}(?=  +\d+[smhd])|(?<=^user        ){user}$", _anonymous, line)
+        places = (
+            rf"\({user}\)",
+            rf"(?<=  ){user}(?=  +\d+[smhd])",
+            rf"(?<=^user        ){user}$",
+            rf"(?<= by ){user}(?=  |$)",
+        )
+        return re.sub("|".join(places), _anonymous, line)
 
     def step(self, step: Step) -> Outcome | None:
         """Run one command; None if this host cannot (then `skipped` says so)."""

@@ -240,7 +240,8 @@ class Runner:
         name = block.text.partition("\n")[0].removeprefix("# ")
         if block.text.startswith("# ") and re.fullmatch(r"[\w-]+\.yaml", name):
             (self._work / name).write_text(block.text)
-            if _LIMIT_WORD.search(block.text):
+            # The memory in a claim is that of a device: it is booked, and needs no control group.
+            if _LIMIT_WORD.search(block.text) and "kind: ResourceClaim" not in block.text:
                 self._limiting.append(name)
 
     def left(self) -> list[str]:

@@ -229,3 +229,59 @@ def test_a_claim_is_printed_back_and_read_again(host: Workloads) -> None:
     assert parse_spec(request.short()).resources == request
     narrowed = parse_spec({"gpu": 2, "where": ["true", "1 == 1"]}).resources
     assert parse_spec(narrowed.short()).resources == narrowed
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "A", "x" * 80])
+def test_a_kept_claim_cannot_lead_out_of_its_folder(home: Home, name: str) -> None:
+    from dibs.workloads import claims as kept_claims
+
+    outside = home.config / "x.yaml"
+    outside.parent.mkdir(parents=True, exist_ok=True)
+    outside.write_text("precious")
+    with pytest.raises(InvalidRequest):
+        kept_claims.forget(home, name)
+    with pytest.raises(InvalidRequest):
+        kept_claims.keep(home, name, claim(exactly()))
+    assert outside.read_text() == "precious"
+
+
+def test_a_claim_is_kept_used_and_forgotten(host: Workloads) -> None:
+    from dibs.errors import NotFound
+    from dibs.workloads import claims as kept_claims
+
+    whole = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "p"}}
+    kept_claims.keep(host.home, "pair", {**whole, "spec": claim(exactly(2))})
+    assert kept_claims.kept(host.home) == ["pair"]
+    assert parse_spec({"claim": kept_claims.load(host.home, "pair")}).resources.claim == claim(
+        {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": 2}}
+    )
+    with pytest.raises(InvalidRequest):
+        kept_claims.keep(host.home, "wrong", {**whole, "spec": {"devices": {"requests": [{"name": "x"}]}}})
+    kept_claims.forget(host.home, "pair")
+    with pytest.raises(NotFound):
+        kept_claims.load(host.home, "pair")
+
+
+def test_only_the_owner_or_root_touches_a_sandbox(host: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from dibs.backends.port import Exec
+    from dibs.errors import Conflict
+
+    row = host.create(parse_spec({}))
+    real = os.getuid()
+    host.ledger._db.execute("UPDATE sandboxes SET uid = :uid", uid=real + 1)
+    monkeypatch.setattr(os, "getuid", lambda: real or 4711)
+    for touch in (
+        lambda: host.stop(row.id),
+        lambda: host.pause(row.id),
+        lambda: host.exec(row.id, Exec(command=("true",))),
+        lambda: host.copy_out(row.id, "/etc"),
+        lambda: host.logs(row.id),
+    ):
+        with pytest.raises(Conflict) as caught:
+            touch()
+        assert caught.value.code == "NOT_YOURS"
+    monkeypatch.undo()
+    host.ledger._db.execute("UPDATE sandboxes SET uid = :uid", uid=real)
+    assert host.sandbox(row.id).state == "running"

@@ -188,7 +188,8 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, ma
     now = time.time()
     rows: list[list[Cell]] = []
     for s in states:
-        holder = f"{s.holder.sandbox_name} ({s.holder.username})" if s.holder else s.note
+        holder = f"{s.holder.sandbox_name} ({s.holder.username})" if s.holder and s.state == "held" else s.note
+        holder += f"; {s.note}" if s.state == "held" and s.note else ""
         since = show_duration(now - s.holder.since) if s.holder else ""
         memory = human_bytes(s.device.memory) if s.device.memory else "?"
         row: list[Cell] = [

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from dibs.cli.output import Cell, output_option, show, show_data, table
 
+if TYPE_CHECKING:
+    from dibs.ledger.rows import LeasedDevice
+
 _COLOURS = {"attached": "green", "reserved": "yellow", "draining": "yellow", "free": "dim"}
+
+
+def _device(device: LeasedDevice) -> str:
+    """Its name; of a shared one also how much of it."""
+    from dibs.quantity import human_bytes
+
+    name = device.id.rpartition("/")[2]
+    if device.share is None:
+        return name
+    parts = ", ".join(f"{human_bytes(amount // 10**9)} {what}" for what, amount in device.share.consumed.items())
+    return f"{name} ({parts})"
 
 
 @click.command()
@@ -50,7 +65,7 @@ def leases(output: str, everything: bool) -> None:
         [
             lease.id,
             (lease.state, _COLOURS[lease.state]),
-            ", ".join(device.id.rpartition("/")[2] for device in lease.devices),
+            ", ".join(_device(device) for device in lease.devices),
             lease.sandbox_name,
             lease.username,
             show_duration(now - lease.created_at),

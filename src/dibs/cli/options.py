@@ -138,7 +138,7 @@ def _from_file(path: str) -> dict[str, Any]:
         reason = f"it cannot be read: {error.strerror}"
         raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy="check the path") from error
     except Unreadable as error:
-        reason, remedy = f"it is neither YAML nor JSON: {error}", "see docs/requests.md"
+        reason, remedy = f"it cannot be read as YAML or JSON: {error}", "see docs/requests.md"
         raise InvalidRequest(reason, field="file", value=path, code="FILE_INVALID", remedy=remedy) from error
     data = found[0] if len(found) == 1 else None
     if not isinstance(data, dict):

@@ -162,20 +162,26 @@ def _refusal(
 ) -> Refusal:
     from dibs.plan.planner import Refusal, listed
 
+    field = "where" if request.where else "claim"
+    kept_back = {v.device for wish in wishes for v in wish.verdicts if v.fate in (Fate.TAINTED, Fate.UNHEALTHY)}
     problems = []
     for wish, one in zip(wishes, explanation.requests, strict=True):
         wanted = "all" if one.wanted is None else str(one.wanted)
-        reason = f"{one.request}: {one.selected} of {one.seen} devices match, {one.free} free, {wanted} wanted"
-        waiting = listed(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED, Fate.TAINTED, Fate.UNHEALTHY)
-        reason += f": {waiting}" if waiting else ""
+        free = wish.count(Fate.FREE, Fate.CHOSEN)
+        reason = f"{one.request}: {one.selected} of {one.seen} devices match, {wanted} wanted"
+        waiting = listed(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED, Fate.TAINTED, Fate.UNHEALTHY, Fate.CANNOT)
+        reason += f", {free} of them free: {waiting}" if waiting else ""
         if one.nearest is not None and not waiting:
-            reason += (
-                f"; nearest miss: {one.nearest.device.rpartition('/')[2]}, {one.nearest.detail or one.nearest.reason}"
-            )
-        remedy = "wait for it with --wait 10m" if waitable else "`dibs explain` says why for each device"
-        code = "DEVICES_BUSY" if waitable else "NO_MATCHING_DEVICE"
-        problems.append(Problem(code, "where" if request.where else "claim", request.flags(), reason, remedy))
-    if explanation.note and not waitable:
-        problems.append(Problem("NO_MATCHING_DEVICE", "claim", "", explanation.note, "change the claim"))
+            miss = one.nearest
+            reason += f"; nearest miss: {miss.device.rpartition('/')[2]}, {miss.detail or miss.reason}"
+        if waitable:
+            code, remedy = "DEVICES_BUSY", "wait for it with --wait 10m"
+        elif kept_back:
+            code = "DEVICES_TAINTED"
+            remedy = "tolerate the taint in a claim, or take it off with `dibs gpus untaint`"
+        else:
+            code, remedy = "NO_MATCHING_DEVICE", "`dibs explain` says why for each device"
+        problems.append(Problem(code, field, request.flags(), reason, remedy))
     waits_for = "; ".join(problem.reason for problem in problems) if waitable else ""
-    return Refusal(tuple(problems), wishes, "Busy" if waitable else "NoMatch", waitable, waits_for)
+    error = "Busy" if waitable else "Unsupported" if kept_back else "NoMatch"
+    return Refusal(tuple(problems), wishes, error, waitable, waits_for)

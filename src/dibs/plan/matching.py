@@ -68,8 +68,13 @@ def assign(wants: Sequence[int], candidates: Sequence[Sequence[Device]]) -> list
     """Give wish i `wants[i]` of `candidates[i]`, no unit twice. None if that cannot be.
 
     Whole devices that share no unit are a matching problem, solved exactly. Where devices overlap (a card and its
-    parts), a chosen device gives way to one that overlaps it if it can move elsewhere; several at once do not.
+    parts), they are tried one after the other, as the DRA allocator does; if that takes too long, a chosen device
+    gives way to one that overlaps it if it can move elsewhere.
     """
+    if _overlap(candidates):
+        found = _first_fit(wants, candidates)
+        if found is not None:
+            return found
     slots = [(wish, number) for wish, want in enumerate(wants) for number in range(want)]
     holder: dict[str, int] = {}  # device id -> slot
     taken: dict[str, str] = {}  # unit -> device id
@@ -116,3 +121,46 @@ def assign(wants: Sequence[int], candidates: Sequence[Sequence[Device]]) -> list
         if device.id in holder:
             chosen[slots[holder[device.id]][0]].append(device)
     return chosen
+
+
+_PATIENCE = 20_000  # steps of the search below; more is a knot that no person has tied on purpose
+
+
+def _overlap(candidates: Sequence[Sequence[Device]]) -> bool:
+    seen: dict[str, str] = {}
+    return any(
+        seen.setdefault(unit, device.id) != device.id
+        for devices in candidates
+        for device in devices
+        for unit in device.booked_units
+    )
+
+
+def _first_fit(wants: Sequence[int], candidates: Sequence[Sequence[Device]]) -> list[list[Device]] | None:
+    """The first choice in inventory order, wish by wish, that works for all; None if none was found in time."""
+    taken: set[str] = set()
+    chosen: list[list[Device]] = [[] for _ in wants]
+    steps = 0
+
+    def search(wish: int, start: int) -> bool:
+        nonlocal steps
+        while wish < len(wants) and len(chosen[wish]) == wants[wish]:
+            wish, start = wish + 1, 0
+        if wish == len(wants):
+            return True
+        missing = wants[wish] - len(chosen[wish])
+        for position in range(start, len(candidates[wish]) - missing + 1):
+            steps += 1
+            if steps > _PATIENCE:
+                return False
+            device = candidates[wish][position]
+            if taken.isdisjoint(device.booked_units):
+                chosen[wish].append(device)
+                taken.update(device.booked_units)
+                if search(wish, position + 1):
+                    return True
+                chosen[wish].pop()
+                taken.difference_update(device.booked_units)
+        return False
+
+    return chosen if search(0, 0) else None

@@ -36,11 +36,8 @@ def keep(home: Home, name: str, claim: dict[str, Any]) -> Path:
 
     from dibs.request import parse_request
 
-    if _NAME.fullmatch(name) is None:
-        remedy = "a name is up to 63 lower-case letters, digits and -"
-        raise InvalidRequest("this cannot be the name of a claim", field="name", value=name, remedy=remedy)
+    path = _path(home, name)
     parse_request({"claim": claim})
-    path = folder(home) / f"{name}.yaml"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.new")
@@ -51,9 +48,18 @@ def keep(home: Home, name: str, claim: dict[str, Any]) -> Path:
     return path
 
 
+def _path(home: Home, name: str) -> Path:
+    """Where a claim of that name is kept. A name that could lead elsewhere is refused."""
+    if _NAME.fullmatch(name) is None:
+        remedy = "a name is up to 63 lower-case letters, digits and -"
+        reason = "this cannot be the name of a claim"
+        raise InvalidRequest(reason, field="name", value=name, code="NAME_INVALID", remedy=remedy)
+    return folder(home) / f"{name}.yaml"
+
+
 def forget(home: Home, name: str) -> None:
     try:
-        (folder(home) / f"{name}.yaml").unlink()
+        _path(home, name).unlink()
     except FileNotFoundError:
         raise _unknown(home, name) from None
 
@@ -61,7 +67,7 @@ def forget(home: Home, name: str) -> None:
 def load(home: Home, name_or_path: str) -> dict[str, Any]:
     """A claim by its kept name, or from a file. A word without a slash or dot is a name."""
     if _NAME.fullmatch(name_or_path) and not os.path.exists(name_or_path):
-        path = folder(home) / f"{name_or_path}.yaml"
+        path = _path(home, name_or_path)
         if not path.exists():
             raise _unknown(home, name_or_path)
         return read(path)
@@ -82,10 +88,15 @@ def read(path: Path) -> dict[str, Any]:
         if len(text) > _LARGEST:
             raise refuse("the file is larger than 1 MiB")
         found = [document for document in documents(text) if document is not None]
+    except FileNotFoundError as error:
+        remedy = "check the path, or `dibs claims ls` for the kept ones"
+        raise NotFound(
+            "there is no such file", field="claim", value=str(path), code="CLAIM_NOT_FOUND", remedy=remedy
+        ) from error
     except OSError as error:
         raise refuse(f"it cannot be read: {error.strerror}") from error
     except Unreadable as error:
-        raise refuse(f"it is neither YAML nor JSON: {error}") from error
+        raise refuse(f"it cannot be read as YAML or JSON: {error}") from error
     kinds = ("ResourceClaim", "ResourceClaimTemplate")
     wanted = [one for one in found if isinstance(one, dict) and one.get("kind") in kinds]
     if len(wanted) != 1 or len(found) != 1:
@@ -94,8 +105,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _unknown(home: Home, name: str) -> NotFound:
-    names = ", ".join(kept(home)) or "none are kept"
-    remedy = f"kept are: {names}; or give a file, as in ./{name}.yaml"
+    names = ", ".join(kept(home))
+    remedy = f"{f'there are {names}' if names else 'none is kept yet'}; or give a file, as in ./{name}.yaml"
     return NotFound(
         "no claim is kept under that name", field="claim", value=name, code="CLAIM_NOT_FOUND", remedy=remedy
     )

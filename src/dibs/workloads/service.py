@@ -480,4 +480,4 @@ def _state(device: Device, world: World) -> DeviceState:
         return DeviceState(device, "external", note=uses)
     if device.attachment is None:
         return DeviceState(device, "unusable", note=device.unattachable)
-    return DeviceState(device, "free")
+    return DeviceState(device, "free", note=taints)

@@ -14,7 +14,7 @@ from dibs.home import Home
 from .conftest import Dibs
 
 VERBS = ["run", "sandbox", "gpus", "leases", "explain", "receipt", "claims", "doctor", "cdi", "table", "completion"]
-FURTHER = [("gpus", "simulate"), ("gpus", "taint"), ("gpus", "untaint")]
+FURTHER: list[tuple[str, ...]] = [("gpus", "simulate"), ("gpus", "taint"), ("gpus", "untaint")]
 FURTHER += [("claims", verb) for verb in ("check", "solve", "keep", "ls", "rm")]
 SANDBOX_VERBS = ["create", "ls", "show", "exec", "logs", "cp", "pause", "resume", "stop", "rm"]
 
@@ -25,7 +25,9 @@ def test_the_first_page_names_every_verb_and_fits_a_terminal(dibs: Dibs) -> None
     assert max(map(len, page.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("verb", [(verb,) for verb in VERBS] + [("sandbox", verb) for verb in SANDBOX_VERBS] + FURTHER)
+@pytest.mark.parametrize(
+    "verb", [*((verb,) for verb in VERBS), *(("sandbox", verb) for verb in SANDBOX_VERBS), *FURTHER]
+)
 def test_every_verb_has_a_page_with_an_example(dibs: Dibs, verb: tuple[str, ...]) -> None:
     page = dibs(*verb, "--help", COLUMNS="80").stdout
     assert "Example" in page

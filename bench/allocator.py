@@ -1,9 +1,8 @@
 """How long an allocation takes, here and in the reference, in one run.
 
-    python bench/allocator.py                 our times alone
-    python bench/allocator.py --reference     the same worlds in Kubernetes' own allocator, side by side
+    python -m bench allocator
 
-The reference is the published Go module, built once into a cache folder (needs `go` and a module proxy; some minutes).
+The reference is Kubernetes' own allocator, from its published Go module (`golang`), where a Go toolchain is there.
 "here" is what a gateway does per request: a new Allocator on a prepared Inventory. "cold" prepares everything anew.
 That keeps what selectors said about each device; the reference has its programs compiled too, but evaluates them anew
 in every call. Compare "cold" where that matters. Times are the best of many runs; both sides see the same JSON.
@@ -11,24 +10,17 @@ in every call. Compare "cold" where that matters. Times are the best of many run
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from bench.golang import ask, reference
+from bench.measure import title
 from dibs.claims import Allocated, Allocator, DeviceId, Features, Inventory, Node
 from dibs.claims import objects as o
 
 DRIVER = "gpu.example.com"
 GATES = ["DRAAdminAccess", "DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices", "DRAPrioritizedList"]
-MODULE = "k8s.io/dynamic-resource-allocation"
-VERSION = "v0.37.0-rc.1"
 NODE = Node("host")
 PER_SLICE = 128
 JSON = dict[str, Any]
@@ -151,50 +143,12 @@ class Ours:
         return allocator.allocate(NODE, self.claims)
 
 
-def reference(cache: Path) -> list[str] | str:
-    """The command of the reference, built if need be; or why there is none."""
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        return "no go toolchain was found"
-    binary = cache / f"reference-{VERSION}"
-    if binary.exists():
-        return [str(binary)]
-    cache.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).parent / "reference" / "main.go", cache / "main.go")
-    print(f"building the reference in {cache} (once, some minutes) ...", file=sys.stderr)
-    (cache / "go.mod").unlink(missing_ok=True)
-    for command in (
-        ["mod", "init", "reference"],
-        ["get", f"{MODULE}@{VERSION}", f"k8s.io/api@{VERSION}", f"k8s.io/apimachinery@{VERSION}"],
-        ["mod", "tidy"],
-        ["build", "-o", str(binary), "."],
-    ):
-        done = subprocess.run([go, *command], cwd=cache, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return f"go {' '.join(command)}: {done.stderr.strip().splitlines()[-1]}"
-    return [str(binary)]
-
-
-def ask(command: list[str], described: JSON, milliseconds: int) -> float:
-    text = json.dumps({**described, "milliseconds": milliseconds})
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout)["microseconds"])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference", action="store_true", help="measure Kubernetes' allocator too")
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dibs-bench"
-    parser.add_argument("--cache", type=Path, default=default, help="where the reference is built")
-    options = parser.parse_args()
-    table(reference(options.cache) if options.reference else "not asked for (--reference)")
-
-
-def table(command: list[str] | str = "not asked for") -> None:
-    """Measure and print. `command` runs the reference, or says why there is none."""
+def table() -> None:
+    """Measure and print, beside Kubernetes' allocator where it can be built."""
+    command = reference()
+    title("the allocator: here with a prepared inventory, cold without, and Kubernetes' own")
     if isinstance(command, str):
-        print(f"reference: {command}")
-
+        print(f"  Kubernetes' allocator is not measured: {command}")
     print(f"{'':42}{'here':>12}{'steps':>8}{'cold':>12}{'reference':>16}{'here/ref':>10}")
     for name, make, milliseconds in SCENARIOS:
         described = make()
@@ -223,4 +177,4 @@ def table(command: list[str] | str = "not asked for") -> None:
 
 
 if __name__ == "__main__":
-    main()
+    table()

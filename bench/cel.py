@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bench.golang import ask, reference
+from bench.measure import title
 from dibs.cel.dra import DeviceView, compile_selector
 from dibs.cel.kubernetes import Quantity
 
@@ -104,9 +106,12 @@ def _microseconds(calls: dict[str, _Call], rounds: int = 15, seconds: float = 0.
 
 
 def _evaluation() -> None:
-    print("evaluating one selector on a prepared device, µs")
-    print(f"  {'':34}{'dibs':>9}{'cel-expr-python':>17}{'ratio':>8}")
+    title("CEL: one selector on a device with 12 attributes, µs")
+    print(f"  {'':34}{'dibs':>9}{'cel-expr-python':>17}{'ratio':>8}{'Kubernetes (Go)':>18}{'ratio':>8}")
     environment = _oracle()
+    command = reference()
+    if isinstance(command, str):
+        print(f"  Kubernetes' DeviceMatches is not measured: {command}")
     view = _view()
     for name, text in (
         ("driver, model and memory", SELECTOR),
@@ -126,8 +131,17 @@ def _evaluation() -> None:
         times = _microseconds(calls)
         other = times.get("other")
         ratio = f"{times['dibs'] / other:7.2f}×" if other is not None else "-"
-        goal = "  goal ≤ 0.50×" if text is SELECTOR else ""
-        print(f"  {name:34}{times['dibs']:9.2f}{other or float('nan'):17.2f}{ratio:>8}{goal}")
+        goal = "  goals ≤ 0.50×" if text is SELECTOR else ""
+        there = ask(command, _described(text), 300) if isinstance(command, list) else None
+        beside = f"{there:18.2f}{times['dibs'] / there:7.2f}×" if there is not None else f"{'-':>18}{'-':>8}"
+        print(f"  {name:34}{times['dibs']:9.2f}{other or float('nan'):17.2f}{ratio:>8}{beside}{goal}")
+
+
+def _described(text: str) -> dict[str, Any]:
+    """The same device as a slice, for the reference."""
+    attributes = {name: {"string": value} for name, value in _attributes().items()}
+    device = {"name": "gpu-0", "attributes": attributes, "capacity": {"memory": {"value": "80Gi"}}}
+    return {"slices": [{"spec": {"driver": DRIVER, "devices": [device]}}], "expression": text}
 
 
 def _preparation() -> None:

@@ -174,6 +174,18 @@ def test_an_unhealthy_card_is_tainted_by_itself(host: Workloads) -> None:
     assert "Xid 79" in str(caught.value)
 
 
+def test_those_who_hold_a_device_that_breaks_are_told_once(host: Workloads) -> None:
+    simulate(host.home, parse_world("2", model="H100"))
+    row = host.create(parse_spec({"device": "sim.dibs/gpu=0"}))
+    simulate(host.home, parse_world("2", model="H100", unhealthy="0=Xid 79"))
+    for _ in range(2):
+        host.devices()
+    told = [event.detail for event in host.events(row.id) if event.kind == "lease.unhealthy"]
+    assert len(told) == 1
+    assert "Xid 79" in told[0]
+    assert [event.kind for event in host.events() if event.kind == "lease.unhealthy"] == ["lease.unhealthy"]
+
+
 def test_where_narrows_a_short_form(host: Workloads) -> None:
     simulate(host.home, parse_world("H100:4,L4:4"))
     numa = 'device.attributes["resource.kubernetes.io"].numaNode == 1'

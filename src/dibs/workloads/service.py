@@ -82,7 +82,28 @@ class Workloads:
     def inventory(self) -> Inventory:
         from dibs.devices.inventory import look
 
-        return look(self.home, started_by_dibs=self.started_by_dibs())
+        found = look(self.home, started_by_dibs=self.started_by_dibs())
+        self._tell_of_health(found)
+        return found
+
+    def _tell_of_health(self, inventory: Inventory) -> None:
+        """Those who hold a device that has broken are told, once."""
+        broken: dict[str, str] = {
+            device.id: device.health.reason for device in inventory.devices if not device.health.ok
+        }
+        if not broken:
+            return
+        for lease in self.ledger.leases():
+            for device in lease.devices:
+                if device.simulated != inventory.simulated or device.id not in broken:
+                    continue
+                detail = f"{device.id}: {broken[device.id]}"
+                known = self.ledger.events(sandbox_id=lease.sandbox_id)
+                if not any(event.kind == "lease.unhealthy" and event.detail == detail for event in known):
+                    with self.ledger.writing():
+                        self.ledger.note(
+                            "lease.unhealthy", sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail
+                        )
 
     def started_by_dibs(self) -> Callable[[int], bool]:
         """Whether a process runs in one of our sandboxes: it is in the pid namespace of one."""

@@ -114,6 +114,7 @@ def as_text(value: Any, form: str) -> str:
 
 def say(text: str) -> None:
     """A remark beside the output: to stderr, so that it never mixes with a program's own output."""
+    sys.stdout.flush()  # what was printed before stands before it, also in one file
     click.echo(text, err=True)
 
 

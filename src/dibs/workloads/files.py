@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from dibs.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import tarfile
+
     from dibs.workloads.service import Workloads
 
 _CHUNK = 1 << 20
@@ -62,15 +64,39 @@ def unpack(chunks: Iterator[bytes], target: str) -> None:
 
     into = target if os.path.isdir(target) else os.path.dirname(os.path.abspath(target))
     rename = None if os.path.isdir(target) else os.path.basename(target)
-    try:
-        with tarfile.open(fileobj=ChunkReader(chunks), mode="r|") as archive:
-            for member in archive:
-                if rename:
-                    rest = member.name.partition("/")[2]
-                    member.name = f"{rename}/{rest}" if rest else rename
-                archive.extract(member, into, filter="data")
-    except tarfile.FilterError as error:
-        _refuse(target, f"the sandbox sent a file that leads outside: {error}", "do not trust this sandbox")
+    with tarfile.open(fileobj=ChunkReader(chunks), mode="r|") as archive:
+        for member in archive:
+            if rename:
+                rest = member.name.partition("/")[2]
+                member.name = f"{rename}/{rest}" if rest else rename
+            wrong = _hostile(member, into)
+            if wrong:
+                _refuse(member.name, f"the sandbox sent a file that {wrong}", "do not trust this sandbox")
+            member.mode &= 0o777
+            if hasattr(tarfile, "data_filter"):
+                archive.extract(member, into, filter="data", set_attrs=True)
+            else:  # Python before 3.11.4; what it would have refused was refused above
+                archive.extract(member, into)
+
+
+def _hostile(member: tarfile.TarInfo, into: str) -> str:
+    """Why a member must not be unpacked; empty if it may."""
+    root = os.path.realpath(into)
+
+    def leads_out(path: str) -> bool:
+        real = os.path.realpath(os.path.join(root, path))
+        return real != root and not real.startswith(f"{root}/")
+
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return "is neither a file nor a folder nor a link"
+    if member.name.startswith("/") or leads_out(os.path.dirname(member.name)) or ".." in member.name.split("/"):
+        return "leads outside"
+    if member.issym():
+        inside = os.path.join(os.path.dirname(member.name), member.linkname)
+        return "links outside" if member.linkname.startswith("/") or leads_out(inside) else ""
+    if member.islnk() and leads_out(member.linkname):
+        return "links outside"
+    return ""
 
 
 class ChunkReader:

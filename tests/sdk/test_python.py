@@ -56,6 +56,14 @@ def test_a_sandbox_lives_as_long_as_its_block(eight_gpus: Home, tmp_path: Path) 
         _ = box.id
 
 
+def test_much_input_comes_back_whole_every_time(home: Home) -> None:
+    """Input, output and the end of a command may come in one round of the loop that serves it, in any order."""
+    data = b"x" * 100_000
+    with dibs.Sandbox() as box:
+        results = [box.run(["cat"], input=data) for _ in range(60)]
+    assert [(result.code, result.stdout == data) for result in results] == [(0, True)] * 60
+
+
 def test_a_wrong_request_is_refused_when_it_is_written_not_when_it_is_used() -> None:
     with pytest.raises(dibs.InvalidRequest) as caught:
         dibs.Sandbox(gpu="1.5", memory="512m")

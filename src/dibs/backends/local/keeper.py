@@ -360,7 +360,7 @@ class Keeper:
                 self.other(fd)
 
     def other(self, fd: int) -> None:
-        raise NotImplementedError
+        """A descriptor of which the loop knows nothing: it was closed by an earlier event of the same round."""
 
     def welcome(self) -> None:
         raise NotImplementedError

@@ -12,8 +12,14 @@ def main() -> None:
 
         print(f"dibs {__version__}")  # noqa: T201 - answered before anything else is loaded
         return
+    import gc
     import os
 
+    if sys.argv[1:2] == ["run"]:
+        from dibs.backends.local.spawning import start_early
+
+        start_early()  # it starts while we load
+    gc.disable()  # loading makes much and drops nothing; whatever runs for long switches it on again
     from dibs.cli.main import run
 
     code = run(sys.argv[1:])

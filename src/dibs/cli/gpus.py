@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int
     if not watch:
         with Workloads() as service:
             return _print(service, output, wanted)
+    gc.enable()
     while True:
         with Workloads() as service:
             click.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -52,37 +53,40 @@ def run(
     spec = read_spec(values, command, tty=use_tty, interactive=not detach)
     if not spec.command:
         raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
-    with Workloads() as service:
-        progress = Progress(quiet)
-        try:
-            session: Session | None = None
-            base_env = {} if values["clean_env"] else os.environ
-            remark = None if quiet else lambda note: say(f"dibs: {note}")
-            if detach:
-                row = service.create(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
-            else:
-                row, session = service.launch(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
-        except NoMatch as error:
-            raise _with_hint(error, values) from None
-        finally:
-            progress.done()
-        if with_receipt:
-            from dibs.cli.receipt import receipt_lines
+    # Not closed in the end: closing would copy the ledger's journal into its file and wait for the disk, and the next
+    # one who opens it does that as well. For the ledger it is as if we had been killed, which it takes at any point.
+    service = Workloads()
+    progress = Progress(quiet)
+    try:
+        session: Session | None = None
+        base_env = {} if values["clean_env"] else os.environ
+        remark = None if quiet else lambda note: say(f"dibs: {note}")
+        if detach:
+            row = service.create(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
+        else:
+            row, session = service.launch(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
+    except NoMatch as error:
+        raise _with_hint(error, values) from None
+    finally:
+        progress.done()
+    if with_receipt:
+        from dibs.cli.receipt import receipt_lines
 
-            say("\n".join(receipt_lines(service.receipt(row.id))))
-        if session is None:
-            click.echo(row.name)
-            return 0
-        try:
-            result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9))
-        finally:
-            session.close()
-        service.settle(row.id)
-        if not quiet and result.reason not in ("exited", "signalled"):
-            from dibs.workloads.reconcile import describe
+        say("\n".join(receipt_lines(service.receipt(row.id))))
+    if session is None:
+        click.echo(row.name)
+        return 0
+    gc.enable()
+    try:
+        result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9))
+    finally:
+        session.close()
+    service.settle(row.id)
+    if not quiet and result.reason not in ("exited", "signalled"):
+        from dibs.workloads.reconcile import describe
 
-            say(f"dibs: {describe(result)}")
-        return result.code
+        say(f"dibs: {describe(result)}")
+    return result.code
 
 
 def _with_hint(error: NoMatch, values: dict[str, Any]) -> NoMatch:

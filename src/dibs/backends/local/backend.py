@@ -118,7 +118,7 @@ class LocalBackend:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / "layout").write_text("\n".join(native["base"]))
             group = cgroups.make(workload.id, workload.limits)
-            shim = helper.start("shim", str(folder / "shim.err"))
+            shim = helper.start("shim")
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))

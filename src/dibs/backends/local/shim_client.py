@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
+import _socket as socket  # the wrapper around it takes longer to load than all that it adds is worth here
 import errno
 import os
 import select
-import socket
 from pathlib import Path
 
 from dibs.backends.local.wire import cut, decode, encode, frame

@@ -1,0 +1,60 @@
+"""Starting an isolated interpreter for the shim or for `enter`, as early as possible.
+
+`helper` calls `spawn`. The command line calls `start_early` before it has loaded anything else: an interpreter takes a
+while to start, and the time in which dibs itself loads is enough for it. If the request is then refused, our end of the
+connection closes, and the waiting program ends without having done anything. Imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# By import rather than as a script, so that the compiled file is used.
+BOOT = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main()"
+# Needed by interpreters that were built with a shared library in an unusual place.
+KEPT = ("LD_LIBRARY_PATH",)
+
+_waiting: list[tuple[int, int]] = []  # the early shim: its pid, and our end of the connection
+
+
+def spawn(module: str, stdin: int = -1, stdout: int = -1) -> tuple[int, int]:
+    """Run `shim` or `enter`; its pid, and our end of the connection to its descriptor 3. Raises OSError."""
+    import _socket
+    import fcntl
+
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+    theirs.close()
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    for fd, target in ((stdin, 0), (stdout, 1), (-1, 2)):
+        if fd >= 0:
+            actions.append((os.POSIX_SPAWN_DUP2, fd, target))
+        else:
+            actions.append((os.POSIX_SPAWN_OPEN, target, "/dev/null", os.O_RDWR, 0))
+    actions.append((os.POSIX_SPAWN_DUP2, high, 3))
+    argv = [sys.executable, "-I", "-S", "-c", BOOT.format(module), HERE]
+    env = {name: os.environ[name] for name in KEPT if name in os.environ}
+    try:
+        pid = os.posix_spawn(sys.executable, argv, env, file_actions=actions, setsid=True)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        os.close(high)
+    return pid, ours.detach()
+
+
+def start_early() -> None:
+    """A shim that waits for its orders. What fails here fails again, with a reason, when it is really needed."""
+    if sys.executable and not _waiting:
+        try:
+            _waiting.append(spawn("shim"))
+        except OSError:
+            return
+
+
+def take_early() -> tuple[int, int] | None:
+    """The waiting shim, for whoever needs one now."""
+    return _waiting.pop() if _waiting else None

@@ -64,7 +64,9 @@ def run() -> None:
         for name, values in times.items():
             other = median(values)
             compare = "" if name.startswith("dibs") else f"{ours / other:.2f}×"
-            goal = "dibs run --gpu 1 against it" + (", goal ≤ 0.5×" if name.endswith("r run … true") else "")
+            goal = "dibs run --gpu 1 against it" + (
+                ", goal ≤ 0.5×" if name in ("docker run … true", "podman run … true") else ""
+            )
             row(name, shown(other), compare, goal if compare else "")
 
 

@@ -24,6 +24,7 @@ import msgspec
 
 from dibs.backends.local import bubblewrap, cgroups, entering, helper, hooks, observe, rendering, roots
 from dibs.backends.local.handles import await_gone, exit_status, groups, is_here, living_init, not_running
+from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.shim_client import Connection, ShimSession, exit_of
@@ -129,6 +130,7 @@ class LocalBackend:
                 shim.connection.close()
                 _wait_for_end(folder)
                 shim.reap()
+                kill_strays(workload.id)
             _forget(folder, made, group)
             if isinstance(error, OSError):
                 raise StateError(
@@ -366,6 +368,8 @@ class LocalBackend:
             )
         if handle.keeper is not None:
             await_gone(handle.keeper, 5.0)  # it tidies up after it has told the end
+        else:
+            kill_strays(handle.sandbox_id)
         for _ in range(100):
             left = cgroups.remove([*groups(handle), *filter(None, [handle.data.get("freezer")])])
             if not left:

@@ -61,3 +61,27 @@ def wait_for(path: str, text: str, seconds: float = 5.0) -> None:
         if boottime() > until:
             raise OSError(errno.ETIMEDOUT, f"{path} did not become {text}")
         time.sleep(0.001)
+
+
+def kill_strays(sandbox_id: str) -> None:
+    """End processes of a sandbox that has no shim any more.
+
+    A shim that is killed while it sets a sandbox up may leave bubblewrap's init behind, which waits for ever and runs
+    nothing. It is known by its environment.
+    """
+    mark = f"DIBS_SANDBOX={sandbox_id}".encode()
+    for _ in range(20):  # a process that is just being made is seen in the next round
+        found = False
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        os.kill(int(name), 9)
+                        found = True
+            except OSError:
+                continue  # gone, or somebody else's
+        if not found:
+            return
+        time.sleep(0.01)

@@ -197,7 +197,7 @@ def test_a_ledger_of_a_newer_dibs_is_left_alone(home: Home) -> None:
     assert caught.value.code == "LEDGER_TOO_NEW"
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root writes to read-only files; the rootless run covers it")
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes to read-only files; an ordinary user runs it")
 def test_a_read_only_ledger_is_one_clear_error(home: Home) -> None:
     Ledger(home).close()
     home.ledger.chmod(0o400)

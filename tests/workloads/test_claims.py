@@ -42,7 +42,8 @@ def exactly(count: int = 1, name: str = "gpu", **more: Any) -> dict[str, Any]:
 def names(service: Workloads, reference: str) -> list[str]:
     receipt = service.receipt(reference)
     assert receipt.verdict == "delivered"
-    assert len(receipt.observed.nodes) >= len({node.path for node in receipt.observed.nodes})
+    leased = {path for device in receipt.devices for path in device.nodes}
+    assert {node.path for node in receipt.observed.nodes} == leased, "exactly the leased nodes were seen"
     return [device.id.rpartition("/")[2] for device in receipt.devices]
 
 

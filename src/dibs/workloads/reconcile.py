@@ -9,7 +9,6 @@ What cannot be proved (another host's, another pid namespace's) stays booked.
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import msgspec
@@ -80,8 +79,11 @@ def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) 
             _forget_old(ledger, registry)
     if first and row.handle is None:
         # Nothing of it is worth keeping; a leftover folder is a nuisance, not a leak of a device.
-        with contextlib.suppress(DibsError, OSError):
+        try:
             registry.get(row.backend).delete(handle_of(row))
+        except (DibsError, OSError) as error:
+            with ledger.writing():
+                ledger.note("sandbox.leftover", sandbox_id=row.id, detail=str(error))
     return first
 
 
@@ -89,8 +91,10 @@ def _forget_old(ledger: Ledger, registry: Registry) -> None:
     ended = [row for row in ledger.sandboxes() if not row.live]
     for row in ended[: max(0, len(ended) - KEEP_ENDED)]:
         ledger.forget(row.id)
-        with contextlib.suppress(DibsError, OSError):
+        try:
             registry.get(row.backend).delete(handle_of(row))
+        except (DibsError, OSError) as error:
+            ledger.note("sandbox.leftover", sandbox_id=row.id, detail=str(error))
 
 
 def describe(result: Exit) -> str:

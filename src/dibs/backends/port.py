@@ -9,10 +9,13 @@ Terms
     expectation   what must be seen in the workload; `observation` is what was seen, from outside.
 
 Life
-    render → create → observe → start → … → stop → delete
+    render → create → observe → start → … → stop → delete        where the backend `holds`
+    render → create → start → observe → … → stop → delete        where it does not
 
     `create` makes everything ready, devices and limits included, but holds the command back. `observe` looks. Only
     `start` lets the command run. If the caller dies between `create` and `start`, the workload goes away by itself.
+    An engine cannot show a container that does not run: there the look comes right after the start, and a difference
+    ends it. Whatever is left of a creation that was not finished, `discard` removes; only then is its lease freed.
     `status` never raises for a workload that is gone: it says `absent`, and only when that is proved.
 
 Failure
@@ -23,14 +26,17 @@ Failure
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from dibs.devices.model import Attachment, DeviceId
 from dibs.process import ProcessName
+
+if TYPE_CHECKING:
+    import socket  # loading it takes longer than the rest of this file
 
 Network = Literal["host", "none"]
 
@@ -81,6 +87,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 10.0
     devices: tuple[GrantedDevice, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    image: str = ""  # engines: what the root is made from
+    entrypoint: tuple[str, ...] | None = None  # None: the image's own; (): none, the command stands alone
+    user: str = ""  # "uid", "uid:gid" or a name; empty: the backend's default
+    shm_bytes: int | None = None
+    read_only: bool = False
+    platform: str = ""  # as in linux/amd64; empty: the host's
+    labels: dict[str, str] = {}
+    wishes: dict[str, Any] = {}  # those for this backend alone, already checked
 
 
 class NodeFact(msgspec.Struct, frozen=True, order=True):
@@ -169,6 +183,16 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str | None = None
     tty: bool = False
+    user: str = ""  # "uid" or "uid:gid"; empty: whoever the workload's command is
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a workload has used, and what it may use: its own limits where it has some, else the host's."""
+
+    cpu_seconds: float
+    memory_bytes: int
+    memory_limit: int
+    cpus: float
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -210,6 +234,7 @@ class Backend(Protocol):
     """One way to run workloads. Stateless: everything it must remember is in the handle or with the engine."""
 
     name: str
+    holds: bool  # whether `create` leaves a workload that can be looked at before its command runs
 
     def available(self) -> Capability:
         """Whether workloads can run here at all."""
@@ -234,6 +259,11 @@ class Backend(Protocol):
         ...
 
     def status(self, handle: Handle) -> Status: ...
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        """Many at once, by sandbox id: one question to an engine, not one for each."""
+        ...
+
     def wait(self, handle: Handle, timeout: float | None = None) -> Status: ...
     def attach(self, handle: Handle) -> Session: ...
     def exec(self, handle: Handle, command: Exec) -> Session: ...
@@ -256,4 +286,25 @@ class Backend(Protocol):
 
     def delete(self, handle: Handle) -> None:
         """Remove what is left of an ended workload. Idempotent."""
+        ...
+
+    def discard(self, handle: Handle) -> None:
+        """See to it that nothing is left of a creation that was not finished, whoever began it. Idempotent.
+
+        The handle may say no more than the sandbox's id and folder. Raises BackendUnavailable if it cannot be proved.
+        """
+        ...
+
+    def set_expiry(self, handle: Handle, at: float | None) -> None:
+        """Give a running workload another end, in seconds since the epoch; None: it does not end by itself."""
+        ...
+
+    def usage(self, handle: Handle) -> Usage: ...
+
+    def connect(self, handle: Handle, port: int) -> socket.socket:
+        """A TCP connection to a port of the workload's own loopback. Raises NotFound if nothing listens there."""
+        ...
+
+    def snapshot(self, handle: Handle, name: str) -> str:
+        """Keep the workload's files as an image; its reference. Raises Unsupported where the backend cannot."""
         ...

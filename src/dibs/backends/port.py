@@ -95,6 +95,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""  # as in linux/amd64; empty: the host's
     labels: dict[str, str] = {}
     wishes: dict[str, Any] = {}  # those for this backend alone, already checked
+    private: bool = False  # asked for from afar: no folder of the host is shared, not even the working directory
     owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: whoever makes it
 
 

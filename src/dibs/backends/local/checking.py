@@ -41,7 +41,8 @@ def wrong(workload: Workload, home: Home) -> list[Problem]:
             problem("INVALID_REQUEST", "env", name, "the name of a variable is not empty and has no = in it")
     state = os.path.realpath(home.state)
     if workload.root == "host":
-        _wrong_workdir(workload.workdir, state, problem)
+        if not (workload.private and os.path.realpath(workload.workdir) in ("/", *OWN_SCRATCH)):
+            _wrong_workdir(workload.workdir, state, problem)
     else:
         if not os.path.exists(workload.root):
             problem("NOT_FOUND", "root", workload.root, "there is no such folder or archive")
@@ -67,6 +68,9 @@ def wrong(workload: Workload, home: Home) -> list[Problem]:
         if below(os.path.realpath(mount.source), state):
             problem("INVALID_REQUEST", "mounts", mount.source, "it is in dibs' own state folder")
     return found
+
+
+OWN_SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108  # in every sandbox its own
 
 
 def _wrong_workdir(workdir: str, state: str, problem: Callable[..., None]) -> None:

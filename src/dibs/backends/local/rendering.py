@@ -33,7 +33,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if host_root:
         layout = _host_layout(bwrap.path, probes)
         workdir = os.path.realpath(workload.workdir)
-        binds = [Bind(workdir, workdir, writable=True)]
+        binds = [] if workload.private else [Bind(workdir, workdir, writable=True)]
         root = "/"
     else:
         root = os.path.realpath(workload.root)

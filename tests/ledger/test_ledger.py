@@ -267,7 +267,7 @@ def test_a_state_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -
 def _schema(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'alembic%'")
-    found = {" ".join(row[0].split()) for row in rows}
+    found = {" ".join(row[0].replace('"', "").split()) for row in rows}  # a renamed table is quoted
     found.add(f"version {connection.execute('PRAGMA user_version').fetchone()[0]}")
     connection.close()
     return {text for text in found if "alembic_version" not in text and "sqlite_sequence" not in text}

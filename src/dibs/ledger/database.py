@@ -18,8 +18,12 @@ from typing import Any
 
 from dibs.errors import Busy, StateError
 
-SCHEMA = 1  # raise it with each migration; the newest file in migrations/versions has this number
+SCHEMA = 2  # raise it with each migration; the newest file in migrations/versions has this number
 _PATIENCE = 60.0  # seconds to wait for another writer; 200 processes at once stay far below it
+
+
+class Duplicate(Exception):
+    """A row with that key is there already. A fact for the caller, like a look that finds something."""
 
 
 class Database:
@@ -111,11 +115,13 @@ def split_statements(script: str) -> list[str]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """SQLite's errors, by what the user can do. Unique violations pass: they are facts for the caller."""
+    """SQLite's errors, by what the user can do. Unique violations are facts for the caller: `Duplicate`."""
     try:
         yield
-    except sqlite3.IntegrityError:
-        raise
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+            raise Duplicate(str(error)) from error
+        raise _translate(error, path) from error
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
     except OSError as error:

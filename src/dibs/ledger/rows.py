@@ -11,7 +11,7 @@ from dibs.process import ProcessName
 SandboxId = NewType("SandboxId", str)
 LeaseId = NewType("LeaseId", str)
 
-SandboxState = Literal["creating", "running", "paused", "stopping", "exited", "failed"]
+SandboxState = Literal["queued", "creating", "running", "paused", "stopping", "exited", "failed"]
 LeaseState = Literal["reserved", "attached", "draining", "free"]
 
 
@@ -57,10 +57,18 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     changed_at: float
     sandbox_name: str = ""
     username: str = ""
+    tenant: str = ""
+    backend: str = ""
 
 
 class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One sandbox, alive or ended. `spec`, `handle`, `receipt` and `exit` are JSON, decoded by whoever knows them."""
+    """One sandbox, alive or ended. `spec`, `handle`, `receipt`, `exit` and `pending` are JSON, decoded by whoever
+    knows them.
+
+    `labels` may change later, the spec keeps what was asked. `annotations` are what a facade keeps of its own.
+    `pending` is the request with all its values, as long as a gateway still has to deliver it. `origin` is "" for a
+    dibs process of its own, "gateway" for what a gateway has accepted: that is taken over when the gateway dies.
+    """
 
     id: SandboxId
     name: str
@@ -79,6 +87,12 @@ class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
     simulated: bool = False
     started_at: float | None = None
     ended_at: float | None = None
+    tenant: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    pending: bytes | None = None
+    origin: Literal["", "gateway"] = ""
+    expires_at: float | None = None
 
     @property
     def live(self) -> bool:
@@ -94,10 +108,11 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     username: str
     since: float
     state: LeaseState
+    tenant: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A place in the queue."""
+    """A place in the queue. With `sandbox_id` it is that of a queued sandbox, which outlives its owner."""
 
     seq: int
     id: str
@@ -105,6 +120,8 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: ProcessName
     request: bytes
     created_at: float
+    sandbox_id: str | None = None
+    tenant: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,8 @@ CREATE TABLE sandboxes (
     host        TEXT NOT NULL,
     name        TEXT NOT NULL,
     backend     TEXT NOT NULL,
-    state       TEXT NOT NULL CHECK (state IN ('creating', 'running', 'paused', 'stopping', 'exited', 'failed')),
+    state       TEXT NOT NULL
+                CHECK (state IN ('queued', 'creating', 'running', 'paused', 'stopping', 'exited', 'failed')),
     uid         INTEGER NOT NULL,
     username    TEXT NOT NULL,
     owner       TEXT NOT NULL,
@@ -19,12 +20,19 @@ CREATE TABLE sandboxes (
     simulated   INTEGER NOT NULL DEFAULT 0,
     created_at  REAL NOT NULL,
     started_at  REAL,
-    ended_at    REAL
+    ended_at    REAL,
+    tenant      TEXT NOT NULL DEFAULT '',
+    labels      TEXT NOT NULL DEFAULT '{}',
+    annotations TEXT NOT NULL DEFAULT '{}',
+    pending     TEXT,
+    origin      TEXT NOT NULL DEFAULT '',
+    expires_at  REAL
 );
 
--- A name is free again when its sandbox has ended.
-CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, name) WHERE ended_at IS NULL;
-CREATE INDEX sandboxes_by_end ON sandboxes (ended_at);
+-- A name is free again when its sandbox has ended. Tenants do not see each other, so their names do not meet either.
+CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, name) WHERE ended_at IS NULL;
+CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
+CREATE INDEX sandboxes_by_creation ON sandboxes (host, created_at, id);
 
 CREATE TABLE leases (
     id          TEXT PRIMARY KEY,
@@ -84,8 +92,11 @@ CREATE TABLE tickets (
     username    TEXT NOT NULL,
     owner       TEXT NOT NULL,
     request     TEXT NOT NULL,
-    created_at  REAL NOT NULL
+    created_at  REAL NOT NULL,
+    sandbox_id  TEXT
 );
+
+CREATE INDEX tickets_by_sandbox ON tickets (sandbox_id);
 
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -97,3 +108,69 @@ CREATE TABLE events (
 );
 
 CREATE INDEX events_by_sandbox ON events (sandbox_id);
+
+-- Who may call a gateway. Of the secret only its hash is kept.
+CREATE TABLE tokens (
+    id           TEXT PRIMARY KEY,
+    name         TEXT NOT NULL,
+    hash         TEXT NOT NULL UNIQUE,
+    scopes       TEXT NOT NULL,
+    tenant       TEXT NOT NULL,
+    created_at   REAL NOT NULL,
+    expires_at   REAL,
+    revoked_at   REAL,
+    last_used_at REAL
+);
+
+CREATE UNIQUE INDEX tokens_live_name ON tokens (name) WHERE revoked_at IS NULL;
+
+-- What a client asked for under a key of its own, so that the same question twice makes one sandbox.
+CREATE TABLE idempotency (
+    tenant      TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    body_hash   TEXT NOT NULL,
+    sandbox_id  TEXT NOT NULL,
+    created_at  REAL NOT NULL,
+    PRIMARY KEY (tenant, key)
+);
+
+CREATE INDEX idempotency_by_sandbox ON idempotency (sandbox_id);
+CREATE INDEX idempotency_by_age ON idempotency (created_at);
+
+-- Commands that run in the background of a sandbox. The paths are those inside of it.
+CREATE TABLE commands (
+    id          TEXT PRIMARY KEY,
+    sandbox_id  TEXT NOT NULL REFERENCES sandboxes (id),
+    command     TEXT NOT NULL,
+    pid_path    TEXT NOT NULL,
+    log_path    TEXT NOT NULL,
+    detail      TEXT NOT NULL DEFAULT '{}',
+    started_at  REAL NOT NULL,
+    finished_at REAL,
+    exit_code   INTEGER,
+    error       TEXT
+);
+
+CREATE INDEX commands_by_sandbox ON commands (sandbox_id, started_at);
+
+-- Images made of sandboxes. They outlive them.
+CREATE TABLE snapshots (
+    id          TEXT PRIMARY KEY,
+    host        TEXT NOT NULL,
+    sandbox_id  TEXT NOT NULL,
+    tenant      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    backend     TEXT NOT NULL,
+    image       TEXT NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN ('creating', 'ready', 'failed')),
+    reason      TEXT NOT NULL,
+    created_at  REAL NOT NULL
+);
+
+CREATE INDEX snapshots_by_tenant ON snapshots (tenant, created_at);
+
+-- Values that belong to the ledger as a whole.
+CREATE TABLE settings (
+    key         TEXT PRIMARY KEY,
+    value       TEXT NOT NULL
+);

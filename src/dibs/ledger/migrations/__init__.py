@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 def upgrade(path: Path, revision: str = "head") -> None:
     """Bring the ledger at `path` to a revision. Safe to run from several processes: the first one does it."""
-    from alembic import command
-    from alembic.config import Config
     from sqlalchemy import create_engine, event
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 60.0, "isolation_level": None})
     # The driver must not open transactions by itself: BEGIN IMMEDIATE makes the upgrade exclusive from its first look.
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        _run(connection, version, revision)
     engine.dispose()
+
+
+def _run(connection: Any, version: int, revision: str) -> None:
+    """A ledger that was made in one go has the tables of a revision, but nothing that says so to Alembic."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.attributes["connection"] = connection
+    if version:
+        command.stamp(config, f"{version:04d}")
+    command.upgrade(config, revision)

@@ -1,0 +1,49 @@
+"""What the parts of the ledger share: an open database, the host whose rows they mean, ids and the notes of events.
+
+Each part (`sandboxes`, `leases`, `tickets`, `taints`) is one noun's verbs; `store.Ledger` joins them. Not for others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+from dibs.ledger.database import Database
+from dibs.ledger.rows import Event
+
+
+def new_id(prefix: str) -> str:
+    """Short enough to type, long enough not to meet: 48 random bits."""
+    return f"{prefix}-{os.urandom(6).hex()}"
+
+
+class Books:
+    """One open database, seen from one host."""
+
+    host: str
+    _db: Database
+
+    def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
+        self._db.execute(
+            "INSERT INTO events (at, kind, sandbox_id, lease_id, detail)"
+            " VALUES (:at, :kind, :sandbox, :lease, :detail)",
+            at=time.time(), kind=kind, sandbox=sandbox_id, lease=lease_id, detail=detail,
+        )  # fmt: skip
+
+    def events(
+        self, *, sandbox_id: str | None = None, after: int = 0, limit: int = 1000, tenant: str | None = None
+    ) -> list[Event]:
+        """What has happened, oldest first. A tenant sees what happened to sandboxes of its own, nothing else."""
+        where = " AND e.sandbox_id = :sandbox" if sandbox_id else ""
+        join = " JOIN sandboxes s ON s.id = e.sandbox_id AND s.tenant = :tenant" if tenant is not None else ""
+        rows = self._db.rows(
+            f"SELECT e.* FROM events e{join} WHERE e.seq > :after{where} ORDER BY e.seq LIMIT :limit",  # noqa: S608 - fixed text
+            after=after, limit=limit, **_given(sandbox=sandbox_id, tenant=tenant),
+        )  # fmt: skip
+        return [msgspec.convert(row, Event) for row in rows]
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,135 @@
+"""Leases: which units of hardware, and which shares of devices, belong to whom. The unique index on live units decides.
+
+    reserved → attached → draining → free
+        └─────────┴──────────┴──→ free
+
+A part of `store.Ledger`. It moves leases on when `sandboxes` says so, and decides nothing about who is alive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.errors import Busy
+from dibs.ledger.books import Books, new_id
+from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, SandboxId, Share, encode, unit_key
+
+_DEVICES = msgspec.json.Decoder(tuple[LeasedDevice, ...])
+
+
+class Leases(Books):
+    def reserve(self, sandbox_id: SandboxId, devices: Sequence[LeasedDevice]) -> Lease:
+        """Book the units of the devices. Raises Busy if any is booked: the unique index decides, not a look before."""
+        now = time.time()
+        lease = Lease(LeaseId(new_id("ls")), sandbox_id, "reserved", tuple(devices), now, now)
+        self._db.execute(
+            "INSERT INTO leases (id, sandbox_id, host, state, devices, created_at, changed_at)"
+            " VALUES (:id, :sandbox, :host, 'reserved', :devices, :now, :now)",
+            id=lease.id, sandbox=sandbox_id, host=self.host, devices=encode(lease.devices), now=now,
+        )  # fmt: skip
+        for device in devices:
+            if device.share is not None:
+                self._share(lease, device, device.share)
+                continue
+            if self.shares_of(device.id, simulated=device.simulated):
+                raise Busy("parts of the device are held by others", field="device", value=device.id)
+            for unit in device.units:
+                booked = self._db.execute(
+                    "INSERT INTO lease_units (lease_id, host, unit_id, live) VALUES (:lease, :host, :unit, 1)"
+                    " ON CONFLICT DO NOTHING",
+                    lease=lease.id, host=self.host, unit=unit_key(unit, simulated=device.simulated),
+                )  # fmt: skip
+                if booked != 1:
+                    raise Busy("the device is held", field="device", value=device.id)
+        self.note("lease.reserved", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(devices))
+        return lease
+
+    def _share(self, lease: Lease, device: LeasedDevice, share: Share) -> None:
+        """Book a share. That the shares fit together was computed in this transaction; that nobody has the whole
+        device is checked here again."""
+        held = self.holders()
+        if any(unit_key(unit, simulated=device.simulated) in held for unit in device.units):
+            raise Busy("the device is held whole", field="device", value=device.id)
+        for name, amount in (share.consumed or {"": 0}).items():
+            self._db.execute(
+                "INSERT INTO lease_shares (lease_id, host, device_id, share_id, capacity, amount, live)"
+                " VALUES (:lease, :host, :device, :share, :capacity, :amount, 1)",
+                lease=lease.id, host=self.host, device=unit_key(device.id, simulated=device.simulated), share=share.id,
+                capacity=name, amount=str(amount),
+            )  # fmt: skip
+
+    def shares_of(self, device_id: str, *, simulated: bool) -> int:
+        """How many shares of a device are held."""
+        rows = self._db.rows(
+            "SELECT count(DISTINCT share_id) AS n FROM lease_shares"
+            " WHERE live = 1 AND host = :host AND device_id = :device",
+            host=self.host, device=unit_key(device_id, simulated=simulated),
+        )  # fmt: skip
+        return int(rows[0]["n"])
+
+    def leases(self, *, sandbox_id: SandboxId | None = None, live_only: bool = True) -> list[Lease]:
+        where = "l.host = :host"
+        where += " AND l.sandbox_id = :sandbox" if sandbox_id else ""
+        where += " AND l.state <> 'free'" if live_only else ""
+        rows = self._db.rows(
+            "SELECT l.*, s.name AS sandbox_name, s.username, s.tenant, s.backend"  # noqa: S608 - fixed text
+            " FROM leases l JOIN sandboxes s ON s.id = l.sandbox_id"
+            f" WHERE {where} ORDER BY l.created_at, l.id",
+            host=self.host, sandbox=sandbox_id,
+        )  # fmt: skip
+        return [_lease(row) for row in rows]
+
+    def holders(self) -> dict[str, Holder]:
+        """Every booked unit of this host, and who has it. Keys are those of `unit_key`."""
+        rows = self._db.rows(
+            "SELECT u.unit_id, l.id AS lease_id, l.sandbox_id, s.name, s.username, s.tenant, l.created_at, l.state"
+            " FROM lease_units u JOIN leases l ON l.id = u.lease_id JOIN sandboxes s ON s.id = l.sandbox_id"
+            " WHERE u.live = 1 AND u.host = :host",
+            host=self.host,
+        )
+        return {
+            row["unit_id"]: Holder(
+                row["lease_id"], row["sandbox_id"], row["name"], row["username"], row["created_at"], row["state"],
+                row["tenant"],
+            )
+            for row in rows
+        }  # fmt: skip
+
+    def tell_holders(self, device_id: str, kind: str, detail: str) -> None:
+        """An event for every live lease that has a device."""
+        for lease in self.leases():
+            if any(device.id == device_id for device in lease.devices):
+                self.note(kind, sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
+
+    def _free(self, sandbox_id: SandboxId, now: float) -> None:
+        """Give back all that a sandbox holds, whose absence is proved."""
+        for lease in self.leases(sandbox_id=sandbox_id, live_only=True):
+            self._db.execute("UPDATE lease_units SET live = 0 WHERE lease_id = :id", id=lease.id)
+            self._db.execute("UPDATE lease_shares SET live = 0 WHERE lease_id = :id", id=lease.id)
+            self._db.execute("UPDATE leases SET state = 'free', changed_at = :now WHERE id = :id", id=lease.id, now=now)
+            self.note("lease.free", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(lease.devices))
+
+    def _forget_leases(self, sandbox_id: SandboxId) -> None:
+        """Drop the free leases of a sandbox from the books."""
+        for table in ("lease_units", "lease_shares"):
+            self._db.execute(
+                f"DELETE FROM {table} WHERE live = 0"  # noqa: S608 - names of ours
+                " AND lease_id IN (SELECT id FROM leases WHERE sandbox_id = :id AND state = 'free')",
+                id=sandbox_id,
+            )
+        self._db.execute("DELETE FROM leases WHERE sandbox_id = :id AND state = 'free'", id=sandbox_id)
+
+
+def _names(devices: Sequence[LeasedDevice]) -> str:
+    return ", ".join(device.id for device in devices)
+
+
+def _lease(row: Any) -> Lease:
+    return Lease(
+        row["id"], row["sandbox_id"], row["state"], _DEVICES.decode(row["devices"]), row["created_at"],
+        row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
+    )  # fmt: skip

@@ -1,0 +1,357 @@
+"""Sandboxes: their life as the ledger records it, and how they are found again. A part of `store.Ledger`.
+
+    queued → creating → running ⇄ paused → stopping → exited
+       └────────┴──────────┴──────────┴────────→ failed
+
+Every verb that moves a sandbox says where it must be; whoever comes second learns so and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.errors import Conflict, NotFound
+from dibs.ledger.leases import Leases
+from dibs.ledger.rows import SandboxId, SandboxRow, encode
+from dibs.ledger.tickets import Tickets
+from dibs.process import ProcessName
+
+_PROCESS = msgspec.json.Decoder(ProcessName)
+_STRINGS = msgspec.json.Decoder(dict[str, str])
+_UNKNOWN_REMEDY = "`dibs sandbox ls --all` shows what there is"
+
+
+class Sandboxes(Leases, Tickets):
+    # -- their life -------------------------------------------------------------------------------------------------
+
+    def add_sandbox(self, row: SandboxRow) -> None:
+        """Enter a sandbox that is about to be created, or that waits for it. Its name must be free in its tenant."""
+        added = self._db.execute(
+            "INSERT INTO sandboxes (id, host, name, backend, state, uid, username, owner, spec, folder, simulated,"
+            " created_at, tenant, labels, annotations, pending, origin, expires_at) VALUES (:id, :host, :name,"
+            " :backend, :state, :uid, :username, :owner, :spec, :folder, :simulated, :created_at, :tenant, :labels,"
+            " :annotations, :pending, :origin, :expires_at) ON CONFLICT DO NOTHING",
+            id=row.id,
+            host=self.host,
+            name=row.name,
+            backend=row.backend,
+            state=row.state,
+            uid=row.uid,
+            username=row.username,
+            owner=encode(row.owner),
+            spec=row.spec.decode(),
+            folder=row.folder,
+            simulated=int(row.simulated),
+            created_at=row.created_at,
+            tenant=row.tenant,
+            labels=encode(row.labels),
+            annotations=encode(row.annotations),
+            pending=_text(row.pending),
+            origin=row.origin,
+            expires_at=row.expires_at,
+        )
+        if added != 1:
+            raise Conflict(
+                "a sandbox of that name is alive", field="name", value=row.name, code="NAME_TAKEN",
+                remedy=f"take another name, or remove it with `dibs sandbox rm {row.name}`",
+            )  # fmt: skip
+        self.note(f"sandbox.{row.state}", sandbox_id=row.id)
+
+    def book_queued(self, sandbox_id: SandboxId) -> None:
+        """A queued sandbox's turn has come: it is being created now, and leaves the queue."""
+        self._move(
+            sandbox_id,
+            "UPDATE sandboxes SET state = 'creating' WHERE id = :id AND state = 'queued'",
+            "the sandbox is no longer queued",
+        )
+        self._leave_queue(sandbox_id, "served")
+        self.note("sandbox.creating", sandbox_id=sandbox_id)
+
+    def record_handle(self, sandbox_id: SandboxId, handle: bytes) -> None:
+        """What is being created has a name on its backend already: whoever finds the row later can look for it."""
+        self._move(
+            sandbox_id,
+            "UPDATE sandboxes SET handle = :handle WHERE id = :id AND state = 'creating'",
+            "the sandbox is no longer being created",
+            handle=handle.decode(),
+        )
+
+    def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes, expires_at: float | None = None) -> None:
+        """The workload is ready and was seen to have what was planned. Only after this may its command run.
+
+        The request's values are not needed any more and go. Without `expires_at` an earlier one stays.
+        """
+        now = time.time()
+        self._move(
+            sandbox_id,
+            "UPDATE sandboxes SET state = 'running', handle = :handle, receipt = :receipt, started_at = :now,"
+            " pending = NULL, expires_at = COALESCE(:expires, expires_at) WHERE id = :id AND state = 'creating'",
+            "the sandbox is no longer being created",
+            handle=handle.decode(), receipt=receipt.decode(), now=now, expires=expires_at,
+        )  # fmt: skip
+        self._db.execute(
+            "UPDATE leases SET state = 'attached', changed_at = :now WHERE sandbox_id = :id AND state = 'reserved'",
+            id=sandbox_id, now=now,
+        )  # fmt: skip
+        self.note("sandbox.running", sandbox_id=sandbox_id)
+
+    def _move(self, sandbox_id: SandboxId, statement: str, refusal: str, **values: Any) -> None:
+        if self._db.execute(statement, id=sandbox_id, **values) != 1:
+            raise Conflict(refusal, field="sandbox", value=sandbox_id)
+
+    def set_state(self, sandbox_id: SandboxId, state: str, *, expected: Sequence[str]) -> None:
+        """Move a live sandbox on, if it is where the caller believes it to be."""
+        marks, values = _marks("e", expected)
+        changed = self._db.execute(
+            f"UPDATE sandboxes SET state = :state WHERE id = :id AND state IN ({marks})",  # noqa: S608 - marks are ours
+            id=sandbox_id, state=state, **values,
+        )  # fmt: skip
+        if changed != 1:
+            row = self.sandbox(sandbox_id)
+            raise Conflict(
+                f"the sandbox is {row.state}", field="sandbox", value=row.name, code="WRONG_STATE",
+                remedy=f"this needs a sandbox that is {' or '.join(expected)}",
+            )  # fmt: skip
+        if state == "stopping":
+            self._db.execute(
+                "UPDATE leases SET state = 'draining', changed_at = :now WHERE sandbox_id = :id AND state <> 'free'",
+                id=sandbox_id, now=time.time(),
+            )  # fmt: skip
+        self.note(f"sandbox.{state}", sandbox_id=sandbox_id)
+
+    def end(self, sandbox_id: SandboxId, state: str, *, exit: bytes | None, reason: str) -> bool:  # noqa: A002
+        """The workload is proved gone: record how it ended, free its devices and its place in the queue. False if that
+        was done before."""
+        now = time.time()
+        changed = self._db.execute(
+            "UPDATE sandboxes SET state = :state, exit = :exit, reason = :reason, ended_at = :now, pending = NULL"
+            " WHERE id = :id AND ended_at IS NULL",
+            id=sandbox_id, state=state, exit=_text(exit), reason=reason, now=now,
+        )  # fmt: skip
+        if changed != 1:
+            return False
+        self._free(sandbox_id, now)
+        self._leave_queue(sandbox_id, reason)
+        self.note(f"sandbox.{state}", sandbox_id=sandbox_id, detail=reason)
+        return True
+
+    def forget(self, sandbox_id: SandboxId) -> None:
+        """Drop an ended sandbox from the books, with its commands and the key it was asked for. Its events stay, and
+        what was made of it."""
+        ended = self._db.rows("SELECT id FROM sandboxes WHERE id = :id AND ended_at IS NOT NULL", id=sandbox_id)
+        if not ended:
+            return
+        self._forget_leases(sandbox_id)
+        self._db.execute("DELETE FROM commands WHERE sandbox_id = :id", id=sandbox_id)
+        self._db.execute("DELETE FROM idempotency WHERE sandbox_id = :id", id=sandbox_id)
+        self._db.execute("DELETE FROM sandboxes WHERE id = :id", id=sandbox_id)
+        self.note("sandbox.removed", sandbox_id=sandbox_id)
+
+    # -- what may change while they live ------------------------------------------------------------------------------
+
+    def keep_receipt(self, sandbox_id: SandboxId, receipt: bytes) -> None:
+        self._db.execute(
+            "UPDATE sandboxes SET receipt = :receipt WHERE id = :id", id=sandbox_id, receipt=receipt.decode()
+        )
+
+    def set_labels(self, sandbox_id: SandboxId, labels: Mapping[str, str]) -> None:
+        """Put these labels in place of those it had."""
+        self._set(sandbox_id, "UPDATE sandboxes SET labels = :value WHERE id = :id", encode(dict(labels)))
+        self.note("sandbox.labelled", sandbox_id=sandbox_id)
+
+    def set_annotations(self, sandbox_id: SandboxId, annotations: Mapping[str, str]) -> None:
+        """Put these annotations in place of those it had."""
+        self._set(sandbox_id, "UPDATE sandboxes SET annotations = :value WHERE id = :id", encode(dict(annotations)))
+
+    def set_expiry(self, sandbox_id: SandboxId, at: float | None) -> None:
+        """Change the end of its time to live; None: it has none. Only a live sandbox has one to change."""
+        self._set(sandbox_id, "UPDATE sandboxes SET expires_at = :value WHERE id = :id AND ended_at IS NULL", at)
+        self.note("sandbox.renewed", sandbox_id=sandbox_id)
+
+    def _set(self, sandbox_id: SandboxId, statement: str, value: str | float | None) -> None:
+        if self._db.execute(statement, id=sandbox_id, value=value) != 1:
+            row = self.sandbox(sandbox_id)
+            raise Conflict(f"the sandbox is {row.state}", field="sandbox", value=row.name, code="WRONG_STATE")
+
+    def adopt(self, sandbox_id: SandboxId, old_owner: ProcessName, new_owner: ProcessName) -> bool:
+        """Take a live sandbox over from a process that is gone, with its place in the queue. Of several who try, one
+        gets True."""
+        changed = self._db.execute(
+            "UPDATE sandboxes SET owner = :new WHERE id = :id AND owner = :old AND ended_at IS NULL",
+            id=sandbox_id, old=encode(old_owner), new=encode(new_owner),
+        )  # fmt: skip
+        if changed != 1:
+            return False
+        self._db.execute("UPDATE tickets SET owner = :new WHERE sandbox_id = :id", id=sandbox_id, new=encode(new_owner))
+        self.note("sandbox.adopted", sandbox_id=sandbox_id, detail=f"by process {new_owner.pid}")
+        return True
+
+    # -- finding them -------------------------------------------------------------------------------------------------
+
+    def sandboxes(
+        self, *, live_only: bool = False, tenant: str | None = None, states: Sequence[str] | None = None
+    ) -> list[SandboxRow]:
+        """Those of this host, oldest first. `tenant` None: everybody's."""
+        where, values = _filter(live_only=live_only, tenant=tenant, states=states)
+        rows = self._db.rows(
+            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY created_at, id",  # noqa: S608 - fixed text
+            host=self.host, **values,
+        )  # fmt: skip
+        return [_sandbox(row) for row in rows]
+
+    def page(
+        self,
+        *,
+        tenant: str | None = None,
+        states: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        live_only: bool = False,
+        offset: int = 0,
+        limit: int = 50,
+        newest_first: bool = True,
+    ) -> tuple[list[SandboxRow], int]:
+        """A part of those that pass the filters (all labels must be there), and how many pass."""
+        where, values = _filter(live_only=live_only, tenant=tenant, states=states)
+        order = "created_at DESC, id DESC" if newest_first else "created_at, id"
+        values["host"] = self.host
+        if labels:
+            return self._page_of_labelled(where, values, labels, order, offset, limit)
+        total = self._db.rows(f"SELECT count(*) AS n FROM sandboxes WHERE host = :host{where}", **values)[0]["n"]  # noqa: S608 - fixed text
+        rows = self._db.rows(
+            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY {order} LIMIT :limit OFFSET :offset",  # noqa: S608 - fixed text
+            limit=limit, offset=offset, **values,
+        )  # fmt: skip
+        return [_sandbox(row) for row in rows], int(total)
+
+    def _page_of_labelled(
+        self, where: str, values: dict[str, Any], labels: Mapping[str, str], order: str, offset: int, limit: int
+    ) -> tuple[list[SandboxRow], int]:
+        """The text of the labels narrows the search in the database; that they are really there is looked up here."""
+        wanted = dict(labels).items()
+        for number, (key, value) in enumerate(wanted):
+            where += f" AND labels LIKE :l{number} ESCAPE '!'"
+            values[f"l{number}"] = "%" + _like(f"{encode(key)}:{encode(value)}") + "%"
+        found = self._db.rows(
+            f"SELECT id, labels FROM sandboxes WHERE host = :host{where} ORDER BY {order}",  # noqa: S608 - fixed text
+            **values,
+        )
+        ids = [row["id"] for row in found if wanted <= _STRINGS.decode(row["labels"]).items()]
+        chosen = ids[offset : offset + limit]
+        if not chosen:
+            return [], len(ids)
+        marks, names = _marks("i", chosen)
+        rows = self._db.rows(
+            f"SELECT * FROM sandboxes WHERE id IN ({marks}) ORDER BY {order}",  # noqa: S608 - marks are ours
+            **names,
+        )
+        return [_sandbox(row) for row in rows], len(ids)
+
+    def ended_beyond(self, keep: int, limit: int = 100) -> list[SandboxRow]:
+        """Ended sandboxes that are not among the `keep` that ended last; not more than `limit` of them."""
+        rows = self._db.rows(
+            "SELECT * FROM sandboxes WHERE host = :host AND ended_at IS NOT NULL"
+            " ORDER BY ended_at DESC, id LIMIT :limit OFFSET :keep",
+            host=self.host, limit=limit, keep=keep,
+        )  # fmt: skip
+        return [_sandbox(row) for row in rows]
+
+    def sandbox(self, reference: str, *, tenant: str | None = None) -> SandboxRow:
+        """By id, by the start of an id, or by name: the live one, else the newest that had it.
+
+        A tenant finds its own only; another's is as unknown as one that never was. Without a tenant all are looked at,
+        and a name that several tenants use now is the host's own, or must be said as an id.
+        """
+        of = " AND tenant = :tenant" if tenant is not None else ""
+        values: dict[str, Any] = {"ref": reference, "host": self.host}
+        if tenant is not None:
+            values["tenant"] = tenant
+        rows = self._db.rows(f"SELECT * FROM sandboxes WHERE id = :ref{of}", **values)  # noqa: S608 - fixed text
+        if not rows:
+            rows = self._db.rows(
+                f"SELECT * FROM sandboxes WHERE host = :host AND name = :ref{of}"  # noqa: S608 - fixed text
+                " ORDER BY ended_at IS NOT NULL, tenant <> '', created_at DESC LIMIT 2",
+                **values,
+            )
+            if len(rows) == 2 and (rows[1]["ended_at"] is not None or not rows[0]["tenant"]):
+                rows = rows[:1]
+        if not rows and len(reference) >= 4 and reference.replace("-", "").isalnum():
+            rows = self._db.rows(
+                f"SELECT * FROM sandboxes WHERE host = :host{of} AND (id LIKE :start OR id LIKE :long) LIMIT 2",  # noqa: S608 - fixed text
+                start=f"{reference}%", long=f"sb-{reference}%", **values,
+            )  # fmt: skip
+        if not rows:
+            raise NotFound("there is no such sandbox", field="sandbox", value=reference, remedy=_UNKNOWN_REMEDY)
+        if len(rows) > 1:
+            remedy = "write more of the id"
+            raise Conflict("several sandboxes are meant", field="sandbox", value=reference, remedy=remedy)
+        return _sandbox(rows[0])
+
+
+def _filter(*, live_only: bool, tenant: str | None, states: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
+    where, values = "", {}
+    if live_only:
+        where += " AND ended_at IS NULL"
+    if tenant is not None:
+        where += " AND tenant = :tenant"
+        values["tenant"] = tenant
+    if states is not None:
+        marks, found = _marks("s", states)
+        where += f" AND state IN ({marks})"
+        values.update(found)
+    return where, values
+
+
+def _marks(prefix: str, values: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Named marks for a list. An empty list has one that nothing equals: SQL knows no empty list."""
+    if not values:
+        return "NULL", {}
+    names = {f"{prefix}{number}": value for number, value in enumerate(values)}
+    return ", ".join(f":{name}" for name in names), names
+
+
+def _like(text: str) -> str:
+    """A text as LIKE takes it literally, with ! as the escape."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def _text(data: bytes | None) -> str | None:
+    return data.decode() if data is not None else None
+
+
+def _strings(text: str) -> dict[str, str]:
+    return _STRINGS.decode(text) if text != "{}" else {}
+
+
+def _sandbox(row: Any) -> SandboxRow:
+    def data(key: str) -> bytes | None:
+        return row[key].encode() if row[key] is not None else None
+
+    return SandboxRow(
+        id=row["id"],
+        name=row["name"],
+        backend=row["backend"],
+        state=row["state"],
+        uid=row["uid"],
+        username=row["username"],
+        owner=_PROCESS.decode(row["owner"]),
+        spec=row["spec"].encode(),
+        folder=row["folder"],
+        created_at=row["created_at"],
+        handle=data("handle"),
+        receipt=data("receipt"),
+        exit=data("exit"),
+        reason=row["reason"],
+        simulated=bool(row["simulated"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        tenant=row["tenant"],
+        labels=_strings(row["labels"]),
+        annotations=_strings(row["annotations"]),
+        pending=data("pending"),
+        origin=row["origin"],
+        expires_at=row["expires_at"],
+    )

@@ -1,12 +1,15 @@
 """What the parts of the ledger share: an open database, the host whose rows they mean, ids and the notes of events.
 
-Each part (`sandboxes`, `leases`, `tickets`, `taints`) is one noun's verbs; `store.Ledger` joins them. Not for others.
+Each part (`sandboxes`, `leases`, `tickets`, `taints`) is one noun's verbs; `store.Ledger` joins them. What only
+gateways need (`tokens`, `commands`, `idempotency`, `snapshots`, `secrets`) stands beside it, opened on a ledger.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -24,6 +27,21 @@ class Books:
 
     host: str
     _db: Database
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One transaction around several verbs. Nobody else writes meanwhile; on an exception nothing has happened."""
+        with self._db.write():
+            yield
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """The transaction that is open, or one of its own."""
+        if self._db.in_transaction:
+            yield
+            return
+        with self._db.write():
+            yield
 
     def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
         self._db.execute(
@@ -43,6 +61,14 @@ class Books:
             after=after, limit=limit, **_given(sandbox=sandbox_id, tenant=tenant),
         )  # fmt: skip
         return [msgspec.convert(row, Event) for row in rows]
+
+
+class Beside(Books):
+    """A part that is opened on a ledger, and shares its connection and its transactions."""
+
+    def __init__(self, ledger: Books) -> None:
+        self.host = ledger.host
+        self._db = ledger._db  # noqa: SLF001 - of the same family
 
 
 def _given(**values: str | None) -> dict[str, str]:

@@ -89,6 +89,10 @@ class Database:
                 self._connection.execute("ROLLBACK")
             raise
 
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
     def execute(self, statement: str, **values: Any) -> int:
         """Run one statement; how many rows it changed."""
         with explained(self.path):

@@ -7,8 +7,6 @@ told here. The verbs are in `sandboxes`, `leases`, `tickets`, `taints` and `book
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from dibs.home import Home
 from dibs.ledger.books import new_id
@@ -38,12 +36,6 @@ class Ledger(Sandboxes, Taints):
 
     def close(self) -> None:
         self._db.close()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """One transaction around several verbs. Nobody else writes meanwhile; on an exception nothing has happened."""
-        with self._db.write():
-            yield
 
     def changes_by_others(self) -> int:
         return self._db.changes_by_others()

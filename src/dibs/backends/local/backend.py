@@ -78,6 +78,7 @@ class LocalBackend:
     """See `dibs.backends.port.Backend`."""
 
     name = "local"
+    holds = True
 
     def __init__(self, home: Home) -> None:
         self._home = home

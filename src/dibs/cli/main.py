@@ -25,6 +25,10 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "receipt": ("dibs.cli.receipt", "The proof of what a sandbox was given."),
         "claims": ("dibs.cli.claims", "Device claims: check them, solve them, keep them."),
     },
+    "Serve": {
+        "serve": ("dibs.cli.serve", "Serve sandboxes over HTTP, to dibs and OpenSandbox clients."),
+        "token": ("dibs.cli.token", "Who may call a gateway: make, list and revoke tokens."),
+    },
     "Look after": {
         "doctor": ("dibs.cli.doctor", "Examine this host; every finding comes with its fix."),
         "cdi": ("dibs.cli.cdi", "The CDI specs of this host: read, check, inject."),

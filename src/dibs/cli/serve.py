@@ -1,0 +1,123 @@
+"""`dibs serve`: the gateway. Says what it opens and how to connect, and runs until it is told to stop."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dibs.cli.output import output_option, show_data
+from dibs.errors import InvalidRequest, Problem
+
+if TYPE_CHECKING:
+    from dibs.gateway.app import App
+    from dibs.gateway.server import Listener
+    from dibs.home import Home
+    from dibs.settings import Settings
+
+
+@click.command()
+@click.option("--listen", multiple=True, metavar="HOST:PORT", help="Repeat for more. Default: 127.0.0.1:8080.")
+@click.option("--socket", metavar="PATH", help="The unix socket, or off. Default: gateway.sock in the state folder.")
+@click.option("--ledger", metavar="URL", help="A PostgreSQL URL, for several gateways on one ledger.")
+@click.option("--config", metavar="FILE", help="The settings. Default: config.toml in the configuration folder.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look. Default: text.")
+@click.option("--check", is_flag=True, help="Check the settings, say what would be opened, open nothing.")
+@output_option(wide=False)
+def serve(
+    listen: tuple[str, ...],
+    socket: str | None,
+    ledger: str | None,
+    config: str | None,
+    log_format: str | None,
+    check: bool,
+    output: str,
+) -> int:
+    """Serve sandboxes over HTTP: dibs' own API, and OpenSandbox's for the clients that people have.
+
+    It listens on a unix socket, where the kernel says who is calling, and on loopback, where a token is needed. The
+    token that it prints when it starts is kept for you in the state folder. Stopping it touches no sandbox.
+
+    \b
+    Examples:
+      dibs serve
+      dibs serve --listen 127.0.0.1:9000 --log-format json
+      dibs serve --listen 0.0.0.0:8080 --ledger postgresql://dibs@db/dibs
+      dibs serve --check
+    """
+    from dibs.home import find_home
+    from dibs.settings import load_settings, with_flags
+
+    home = find_home()
+    flags = {"listen": list(listen) or None, "socket": socket, "ledger": ledger, "log_format": log_format}
+    settings = with_flags(load_settings(home, path=config), flags)
+    from dibs.gateway import server, tracing
+    from dibs.gateway.logs import set_up
+
+    listeners = server.plan_listeners(settings.gateway, home)
+    tracing.check(settings.gateway)
+    if check:
+        _refuse_open_without_tokens(settings, home, listeners)
+        _show_plan(settings, home, listeners, output)
+        return 0
+    gc.enable()
+    home.make()
+    _refuse_open_without_tokens(settings, home, listeners)
+    set_up(settings.gateway.log_format, settings.gateway.log_level)
+    server.serve(settings, home, ready=_tell)
+    return 0
+
+
+def _refuse_open_without_tokens(settings: Settings, home: Home, listeners: list[Listener]) -> None:
+    """Beyond this host only tokens say who is calling, so there must be one that somebody made on purpose."""
+    beyond = [one for one in listeners if one.kind == "tcp" and not one.loopback]
+    if not beyond:
+        return
+    from dibs.gateway.keys import usable_tokens
+
+    if not usable_tokens(settings, home):
+        remedy = "make one first: dibs token create NAME"
+        reason = "it is reached from other hosts, and no token exists"
+        raise InvalidRequest([Problem("TOKENS_NEEDED", "gateway.listen", one.where, reason, remedy) for one in beyond])
+
+
+def _show_plan(settings: Settings, home: Home, listeners: list[Listener], output: str) -> None:
+    gateway = settings.gateway
+    rows: list[dict[str, Any]] = []
+    for one in listeners:
+        if one.kind == "unix":
+            who = f"the peer's uid; mode {gateway.socket_mode:04o}" + (
+                f", group {gateway.socket_group}" if gateway.socket_group else ""
+            )
+        else:
+            who = "everybody on this host, without a token" if one.loopback and gateway.loopback_open else "a token"
+        rows.append({"address": str(one), "identity": who})
+    ledger = "PostgreSQL" if settings.ledger else str(home.ledger)
+    if output != "table":
+        show_data({"listen": rows, "ledger": ledger, "tenants": sorted(settings.tenants)}, output)
+        return
+    width = max(len(row["address"]) for row in rows)
+    for row in rows:
+        click.echo(f"would open  {row['address']:<{width}}  identity: {row['identity']}")
+    click.echo(f"ledger      {ledger}")
+    if settings.tenants:
+        click.echo(f"tenants     {', '.join(sorted(settings.tenants))}")
+    click.echo("the settings are good")
+
+
+def _tell(app: App) -> None:
+    """What a person needs to connect. To stdout: logs go to stderr."""
+    from dibs.gateway.keys import keep_own_token
+
+    gateway = app.gateway
+    lines = [f"dibs serve: listening on {', '.join(gateway.urls)}"]
+    tcp = [url for url in gateway.urls if url.startswith("http://")]
+    if tcp:
+        # The token itself is not printed: this may be a log that others read.
+        place = keep_own_token(gateway.settings, gateway.home)
+        domain = tcp[0].removeprefix("http://").replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - not a bind
+        lines.append(f'export OPEN_SANDBOX_DOMAIN={domain} OPEN_SANDBOX_API_KEY="$(cat {place})"')
+    click.echo("\n".join(lines))
+    sys.stdout.flush()

@@ -1,0 +1,127 @@
+"""The application: every surface on one Litestar app, behind one edge. `server` runs it, tests may call it in process.
+
+A surface is a module with `route_handlers()`. The native API is under /api/v1; OpenSandbox's is under /v1 and bare.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp
+
+from dibs.errors import DibsError, Internal
+from dibs.gateway.auth import Auth
+from dibs.gateway.changes import Changes
+from dibs.gateway.logs import log
+from dibs.gateway.metrics import Metrics
+from dibs.gateway.middleware import Edge
+from dibs.gateway.problems import answer, from_http, request_id_of
+from dibs.gateway.state import Gateway
+from dibs.gateway.threads import Pool
+from dibs.home import Home
+from dibs.ledger.rows import SandboxRow
+from dibs.settings import Settings
+from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.registry import Registry
+from dibs.workloads.service import Workloads
+
+SURFACES = ("dibs.gateway.native", "dibs.gateway.opensandbox", "dibs.gateway.execd")
+
+
+class App:
+    """An ASGI application with its gateway. `gateway` is there before it starts."""
+
+    def __init__(self, asgi: ASGIApp, litestar: Litestar, gateway: Gateway) -> None:
+        self.asgi = asgi
+        self.litestar = litestar
+        self.gateway = gateway
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.asgi(scope, receive, send)
+
+
+def make_app(settings: Settings, home: Home) -> App:
+    """The whole gateway, not yet started."""
+    make = maker(settings, home)
+    pool = Pool(make, threads=settings.gateway.threads)
+    metrics = Metrics()
+
+    def delivered(row: SandboxRow, seconds: float) -> None:
+        metrics.create_seconds.labels(row.backend, "ready").observe(seconds)
+
+    dispatcher = Dispatcher(make, workers=settings.gateway.delivery_workers, on_ready=delivered)
+    gateway = Gateway(
+        settings=settings,
+        home=home,
+        pool=pool,
+        auth=Auth(pool, settings.gateway),
+        metrics=metrics,
+        dispatcher=dispatcher,
+        changes=Changes(pool),
+    )
+
+    @asynccontextmanager
+    async def life(_: Litestar) -> AsyncIterator[None]:
+        await gateway.auth.start()
+        gateway.changes.start()
+        dispatcher.start()
+        gateway.started = time.time()
+        try:
+            yield
+        finally:
+            gateway.stop_streams()
+            await gateway.changes.stop()
+            await pool.finish(lambda: dispatcher.stop(settings.gateway.drain))
+            pool.close()
+
+    litestar = Litestar(
+        route_handlers=_handlers(),
+        openapi_config=None,
+        lifespan=[life],
+        exception_handlers={DibsError: _refuse, HTTPException: _refuse_http, Exception: _fail},
+        logging_config=None,
+        debug=False,
+        request_max_body_size=None,
+    )
+    litestar.state.gateway = gateway
+    edge: ASGIApp = Edge(litestar, gateway)
+    return App(edge, litestar, gateway)
+
+
+def maker(settings: Settings, home: Home) -> Callable[[], Workloads]:
+    """How a thread gets its `Workloads`. The backends are shared, the ledger's connection is not."""
+    registry = Registry(home, settings, long_lived=True)
+    return lambda: Workloads(home, registry=registry)
+
+
+def _handlers() -> list[Any]:
+    found: list[Any] = []
+    for name in SURFACES:
+        try:
+            module = importlib.import_module(name)
+            found += module.route_handlers()
+        except (ModuleNotFoundError, AttributeError) as error:  # while the surfaces are being written
+            log.warning("%s is not served: %s", name, error)
+    return found
+
+
+def _refuse(request: Request[Any, Any, Any], error: DibsError) -> Response[bytes]:
+    return answer(error, request)
+
+
+def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    if error.status_code >= 500:
+        return _fail(request, error)
+    return answer(from_http(error), request)
+
+
+def _fail(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    data = {"request_id": request_id_of(request), "path": request.scope["path"]}
+    log.error("a defect", exc_info=error, extra={"data": data})
+    return answer(Internal("something went wrong here; it was logged", remedy="report it with the request id"), request)

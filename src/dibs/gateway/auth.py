@@ -1,0 +1,217 @@
+"""Who is calling: by a token, by the peer of the unix socket, or by the secret of one sandbox.
+
+`middleware.Edge` asks `Auth.identify` for every request but the open ones, and puts the answer into the request's
+state; handlers ask `require` for a scope. A secret is compared by its hash and is never logged or kept. What was found
+in the ledger is believed for a second, so that a revoked token is refused within that time on every gateway.
+
+    unix socket               the peer's uid
+    TCP                       Authorization: Bearer TOKEN, or OPEN-SANDBOX-API-KEY: TOKEN
+    a sandbox's own surface   also OpenSandbox-Secure-Access: the sandbox's secret
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import time
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from litestar.connection import ASGIConnection
+
+from dibs.errors import NotFound
+from dibs.gateway.problems import Refused
+from dibs.gateway.threads import Pool
+from dibs.settings import GatewaySettings
+from dibs.workloads.identity import SCOPES, Identity, this_process
+from dibs.workloads.service import Workloads
+
+_BELIEVED = 1.0  # seconds
+_KEPT = 4096
+_SANDBOX_PATH = re.compile(r"(?:/v1)?/sandboxes/([^/]+)/proxy/", re.ASCII)
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,256}", re.ASCII)
+OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/openapi.json", "/v1/health", "/v1/version"})
+
+
+class Credentials(NamedTuple):
+    """What a request carries."""
+
+    token: str = ""
+    sandbox_secret: str = ""
+
+
+class Peer(NamedTuple):
+    """Whoever is at the other end of a unix socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+class Auth:
+    """One per gateway."""
+
+    def __init__(self, pool: Pool, settings: GatewaySettings) -> None:
+        self._pool = pool
+        self._loopback_open = settings.loopback_open
+        self._me = this_process()
+        self._known: OrderedDict[str, tuple[float, Identity | Refused]] = OrderedDict()
+        self._tenants: OrderedDict[str, str] = OrderedDict()
+        self._secret = b""
+
+    async def start(self) -> None:
+        """Read the secret of this ledger's gateways."""
+
+        def read(workloads: Workloads) -> bytes:
+            from dibs.ledger.secrets import gateway_secret
+
+            return gateway_secret(workloads.ledger)
+
+        self._secret = await self._pool.call(read)
+
+    async def identify(self, scope: Any) -> Identity:
+        """Who calls; raises Refused (401) if that cannot be told."""
+        given = credentials(scope["headers"])
+        if given.sandbox_secret and (match := _SANDBOX_PATH.match(scope["path"])):
+            return await self._sandbox_owner(match.group(1), given.sandbox_secret)
+        if given.token:
+            return await self._by_token(given.token)
+        peer: Peer | None = scope["state"].get("peer")
+        if peer is not None:
+            return self.of_peer(peer)
+        if self._loopback_open and _is_loopback(scope.get("client")):
+            return self._me
+        raise _unauthorized(
+            "TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`"
+        )
+
+    def of_peer(self, peer: Peer) -> Identity:
+        """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything."""
+        mine = peer.uid in (0, self._me.uid)
+        scopes = frozenset(SCOPES) if mine else frozenset({"sandboxes:read", "sandboxes:write"})
+        return Identity(name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine)
+
+    async def _by_token(self, token: str) -> Identity:
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        now = time.monotonic()
+        known = self._known.get(digest)
+        if known is None or now - known[0] > _BELIEVED:
+            known = (now, await self._pool.call(self._look_up, token))
+            self._known[digest] = known
+            self._known.move_to_end(digest)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        if isinstance(known[1], Refused):
+            raise known[1]
+        return known[1]
+
+    def _look_up(self, workloads: Workloads, token: str) -> Identity | Refused:
+        from dibs.ledger.tokens import Tokens
+
+        row = Tokens(workloads.ledger).find(token)
+        if row is None:
+            return _unauthorized("TOKEN_UNKNOWN", "this token is not known here", "make one with `dibs token create`")
+        if row.revoked_at is not None:
+            return _unauthorized("TOKEN_REVOKED", "this token was revoked", "ask for a new one")
+        if row.expires_at is not None and row.expires_at <= time.time():
+            return _unauthorized("TOKEN_EXPIRED", "this token has expired", "ask for a new one")
+        admin = "admin" in row.scopes
+        return Identity(
+            name=row.name,
+            uid=self._me.uid,
+            tenant=row.tenant,
+            scopes=frozenset(SCOPES) if admin else frozenset(row.scopes),
+            sees_all=admin,
+            owns_all=admin,
+            afar=True,
+        )
+
+    def forget(self) -> None:
+        """Ask the ledger again: tokens were changed by this gateway."""
+        self._known.clear()
+
+    # -- the secret of one sandbox ----------------------------------------------------------------------------------
+
+    def sandbox_token(self, sandbox_id: str) -> str:
+        """Opens this sandbox and nothing else. The same on all gateways of a ledger, and after a restart."""
+        return hmac.new(self._secret, f"sandbox:{sandbox_id}".encode(), hashlib.sha256).hexdigest()
+
+    def opens(self, sandbox_id: str, token: str) -> bool:
+        return hmac.compare_digest(self.sandbox_token(sandbox_id).encode(), token.encode())
+
+    async def _sandbox_owner(self, sandbox_id: str, secret: str) -> Identity:
+        """The tenant that the sandbox belongs to, with no more than what its own surface needs."""
+        if not self.opens(sandbox_id, secret):
+            raise _unauthorized("TOKEN_UNKNOWN", "this is not the secret of the sandbox", "ask for its endpoint again")
+        if sandbox_id not in self._tenants:
+            try:
+                row = await self._pool.call(lambda workloads: workloads.ledger.sandbox(sandbox_id))
+            except NotFound:
+                raise _unauthorized("TOKEN_UNKNOWN", "there is no such sandbox", "make a new one") from None
+            self._tenants[sandbox_id] = row.tenant
+            while len(self._tenants) > _KEPT:
+                self._tenants.popitem(last=False)
+        return Identity(
+            name=f"sandbox {sandbox_id}",
+            uid=self._me.uid,
+            tenant=self._tenants[sandbox_id],
+            scopes=frozenset({"sandboxes:read", "sandboxes:write"}),
+            owns_all=True,
+            afar=True,
+        )
+
+
+def require(connection: ASGIConnection[Any, Any, Any, Any], scope: str) -> Identity:
+    """The caller, if it has the scope; else Refused (403)."""
+    identity: Identity = connection.scope["state"]["identity"]
+    if scope not in identity.scopes and "admin" not in identity.scopes:
+        remedy = f"use one with it: dibs token create NAME --scope {scope}"
+        raise Refused(403, "SCOPE_MISSING", f"the token does not have the scope {scope}", remedy=remedy)
+    return identity
+
+
+def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
+    """The secrets in the headers. Two different ones are refused: nobody should have to guess which was meant."""
+    tokens: list[str] = []
+    sandbox_secret = ""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, rest = value.decode("latin-1").strip().partition(" ")
+            if scheme.lower() != "bearer" or not rest.strip():
+                raise _unauthorized("TOKEN_UNKNOWN", "the only scheme is Bearer", "send Authorization: Bearer TOKEN")
+            tokens.append(rest.strip())
+        elif name == b"open-sandbox-api-key":
+            tokens.append(value.decode("latin-1").strip())
+        elif name == b"opensandbox-secure-access":
+            sandbox_secret = value.decode("latin-1").strip()
+    tokens = [token for token in tokens if token]
+    if len(set(tokens)) > 1:
+        raise _unauthorized("TOKEN_UNKNOWN", "two different tokens were sent", "send one of them")
+    for text in (*tokens, sandbox_secret):
+        if text and _TOKEN.fullmatch(text) is None:
+            raise _unauthorized("TOKEN_UNKNOWN", "this cannot be a token", "make one with `dibs token create`")
+    return Credentials(tokens[0] if tokens else "", sandbox_secret)
+
+
+def _unauthorized(code: str, reason: str, remedy: str) -> Refused:
+    return Refused(401, code, reason, field="token", remedy=remedy, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _is_loopback(client: Any) -> bool:
+    if not client:
+        return False
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

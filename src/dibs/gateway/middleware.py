@@ -1,0 +1,223 @@
+"""The edge of the gateway: what every request passes before a handler sees it. Plain ASGI, because every layer costs.
+
+In this order: a request id (the caller's if it is harmless, else a new one), who is calling, how large and how slow the
+body may be; afterwards one log line and the metrics. It knows no route and decides nothing about sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from dibs.errors import DibsError
+from dibs.gateway.auth import OPEN_PATHS
+from dibs.gateway.logs import log
+from dibs.gateway.problems import Refused, body_of
+
+if TYPE_CHECKING:
+    from dibs.gateway.state import Gateway
+
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_UPLOAD = re.compile(r"/api/v1/sandboxes/[^/]+/files$|(?:/v1)?/sandboxes/[^/]+/proxy/", re.ASCII)
+_DRAINED = 1 << 20  # a refused body up to this size is read to its end, so that its sender sees the answer
+STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson", b"application/x-tar")
+
+
+class Edge:
+    """Wraps the whole application."""
+
+    def __init__(self, app: Any, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._settings = gateway.settings.gateway
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await _Exchange(self._app, self._gateway, scope, receive, send).run()
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _websocket(self, scope: Any, receive: Any, send: Any) -> None:
+        state = scope.setdefault("state", {})
+        request_id = state["request_id"] = request_id_of(scope["headers"])
+        began = time.perf_counter()
+        metrics = self._gateway.metrics
+        status = 101
+        try:
+            state["identity"] = await self._gateway.auth.identify(scope)
+        except DibsError as error:
+            status = await _deny(error, scope, send, request_id)
+        else:
+            gauge = metrics.connections.labels("websocket")
+            gauge.inc()
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                gauge.dec()
+        metrics.count(_route(scope), "WEBSOCKET", status, None)
+        _line(scope, "WEBSOCKET", status, began, request_id)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, app: Any, gateway: Gateway, scope: Any, receive: Any, send: Any) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._status = 0
+        self._stream = False
+        self._came = 0
+        self._whole = False
+        self._until = 0.0
+        settings = gateway.settings.gateway
+        self._upload = _UPLOAD.match(scope["path"]) is not None
+        self._limit = settings.max_upload if self._upload else settings.max_body
+        self._patience = settings.body_timeout
+        self._id = b""
+
+    async def run(self) -> None:
+        scope = self._scope
+        state = scope.setdefault("state", {})
+        began = time.perf_counter()
+        request_id = state["request_id"] = request_id_of(scope["headers"])
+        self._id = request_id.encode()
+        try:
+            self._check_length()
+            if scope["path"] not in OPEN_PATHS:
+                state["identity"] = await self._gateway.auth.identify(scope)
+            await self._app(scope, self.receive, self.send)
+        except DibsError as error:
+            if self._status:
+                raise
+            await self._refuse(error, request_id)
+        finally:
+            seconds = time.perf_counter() - began
+            self._gateway.metrics.count(
+                _route(scope), scope["method"], self._status or 499, None if self._stream else seconds
+            )
+            _line(scope, scope["method"], self._status or 499, began, request_id)
+
+    def _check_length(self) -> None:
+        for name, value in self._scope["headers"]:
+            if name == b"content-length" and int(value) > self._limit:
+                raise too_large(self._limit)
+
+    async def receive(self) -> Any:
+        """The body, within its limits. Afterwards only the end of the connection comes, which may take any time."""
+        if self._whole:
+            return await self._receive()
+        now = asyncio.get_running_loop().time()
+        if self._upload or not self._until:
+            self._until = now + self._patience
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refused(
+                408, "BODY_TIMEOUT", f"the body did not come within {self._patience:g} seconds", field="body",
+                remedy="send it faster, or in smaller parts", headers={"Connection": "close"},
+            ) from None  # fmt: skip
+        if message["type"] == "http.request":
+            self._came += len(message.get("body", b""))
+            self._whole = not message.get("more_body", False)
+            if self._came > self._limit:
+                raise too_large(self._limit)
+        else:
+            self._whole = True
+        return message
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = list(message.get("headers", ()))
+            headers.append((b"x-request-id", self._id))
+            self._stream = any(
+                name.lower() == b"content-type" and value.startswith(STREAM_TYPES) for name, value in headers
+            )
+            message["headers"] = headers
+        await self._send(message)
+
+    async def _refuse(self, error: DibsError, request_id: str) -> None:
+        status, media_type, body, extra = body_of(error, self._scope["path"], request_id)
+        headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
+        headers += [(name.lower().encode(), value.encode()) for name, value in extra.items()]
+        if not await self._drain() and not any(name == b"connection" for name, _ in headers):
+            headers.append((b"connection", b"close"))
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _drain(self) -> bool:
+        """Read what is left of a small body. False if there is more, and the connection must be closed."""
+        length = -1
+        for name, value in self._scope["headers"]:
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"transfer-encoding":
+                return False
+        if length <= 0 or self._whole:
+            return True
+        if length > _DRAINED:
+            return False
+        try:
+            async with asyncio.timeout(1.0):
+                while True:
+                    message = await self._receive()
+                    if message["type"] != "http.request" or not message.get("more_body", False):
+                        return bool(message["type"] == "http.request")
+        except TimeoutError:
+            return False
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(
+        413, "BODY_TOO_LARGE", f"the body is larger than {limit} bytes", field="body",
+        remedy="send less; the gateway's max_body and max_upload say how much",
+    )  # fmt: skip
+
+
+def request_id_of(headers: list[tuple[bytes, bytes]]) -> str:
+    """The caller's id if it is one that cannot do harm in a header or a log, else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _ID.fullmatch(value):
+            return value.decode()
+    return os.urandom(8).hex()
+
+
+async def _deny(error: DibsError, scope: Any, send: Any, request_id: str) -> int:
+    """Refuse a WebSocket with a whole answer where the server can, else by closing it."""
+    status, media_type, body, extra = body_of(error, scope["path"], request_id)
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": error.code})
+        return status
+    headers = [(b"content-type", media_type.encode()), (b"x-request-id", request_id.encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in extra.items()]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+    return status
+
+
+def _route(scope: Any) -> str:
+    """The template of the path. An unknown path is no label: anybody could make millions of them."""
+    return str(scope.get("path_template") or "unmatched")
+
+
+def _line(scope: Any, method: str, status: int, began: float, request_id: str) -> None:
+    identity = scope["state"].get("identity")
+    data = {
+        "request_id": request_id,
+        "method": method,
+        "path": "".join(c if c.isprintable() and c != " " else "?" for c in scope["path"][:200]),
+        "status": status,
+        "ms": round((time.perf_counter() - began) * 1000, 1),
+        "who": identity.name if identity else "",
+        "tenant": identity.tenant if identity else "",
+    }
+    log.info("request", extra={"data": data})

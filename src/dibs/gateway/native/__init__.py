@@ -1,0 +1,11 @@
+"""The native API: /api/v1, and what stands beside it (/health, /ready, /version, /metrics)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def route_handlers() -> list[Any]:
+    from dibs.gateway.native import service
+
+    return [*service.HANDLERS]

@@ -1,0 +1,167 @@
+"""Errors as HTTP answers. The native API answers RFC 9457 problems, OpenSandbox's surface `{code, message}`.
+
+Every handler may raise a DibsError; `app` turns it into an answer here. Which form it gets is decided by the path, so
+that also a request that no handler saw (an unknown path, a wrong method, a missing token) gets the form of its API. No
+stack trace and no internal path leaves the gateway: what is not a DibsError is logged and answered as INTERNAL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from dibs import errors
+from dibs.errors import DibsError, Internal, Problem
+
+STATUS: dict[type[DibsError], int] = {
+    errors.InvalidRequest: 400,
+    errors.Unsupported: 409,
+    errors.NoMatch: 409,
+    errors.Busy: 409,
+    errors.Unhealthy: 409,
+    errors.QuotaExceeded: 403,
+    errors.BackendUnavailable: 503,
+    errors.DeliveryMismatch: 500,
+    errors.Conflict: 409,
+    errors.NotFound: 404,
+    errors.Timeout: 504,
+    errors.StateError: 503,
+    errors.CommandFailed: 409,
+    errors.Internal: 500,
+}
+TITLES: dict[str, str] = {
+    "InvalidRequest": "the request is wrong",
+    "Unsupported": "no backend here can deliver it",
+    "NoMatch": "no device here fits",
+    "Busy": "the devices are held",
+    "Unhealthy": "the fitting devices are broken",
+    "QuotaExceeded": "over what the tenant may hold",
+    "BackendUnavailable": "something that it needs cannot be reached",
+    "DeliveryMismatch": "what was seen is not what was planned",
+    "Conflict": "the thing is in a state that forbids it",
+    "NotFound": "no such thing",
+    "Timeout": "waited as long as asked",
+    "StateError": "the ledger cannot be used",
+    "CommandFailed": "the command could not be started",
+    "Internal": "a defect in dibs",
+    "Refused": "the request is refused",
+}
+PROBLEM_TYPE = "application/problem+json"
+_NATIVE = ("/api/", "/health", "/ready", "/version", "/metrics", "/openapi.json")
+
+
+class Refused(DibsError):
+    """An answer that belongs to HTTP alone: no token, too large, too slow, no such path."""
+
+    exit_code = 80
+    default_code = "REFUSED"
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        reason: str,
+        *,
+        field: str = "",
+        value: str = "",
+        remedy: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(Problem(code, field, value, reason, remedy))
+        self.status = status
+        self.headers = headers or {}
+
+
+def status_of(error: DibsError) -> int:
+    if isinstance(error, Refused):
+        return error.status
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind]
+    return 500
+
+
+def kind_of(error: DibsError) -> str:
+    """The name of the error's class in the public tree: what a client raises again."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in TITLES:
+            return kind.__name__
+    return "Internal"
+
+
+def is_native(path: str) -> bool:
+    return path.startswith(_NATIVE) or path == "/"
+
+
+def problem_data(error: DibsError, request_id: str) -> dict[str, Any]:
+    """RFC 9457, with ours: the class, whether it may be tried again, and every problem."""
+    kind = kind_of(error)
+    status = status_of(error)
+    return {
+        "type": f"urn:dibs:error:{kind}",
+        "title": TITLES[kind],
+        "status": status,
+        "detail": str(error),
+        "code": error.code,
+        "error": kind,
+        "retryable": error.retryable or status == 503,
+        "problems": msgspec.to_builtins(error.problems),
+        "request_id": request_id,
+    }
+
+
+def body_of(error: DibsError, path: str, request_id: str) -> tuple[int, str, bytes, dict[str, str]]:
+    """Status, media type, body and headers of the answer to an error, in the form of the API that owns the path."""
+    headers = error.headers if isinstance(error, Refused) else {}
+    if is_native(path):
+        return status_of(error), PROBLEM_TYPE, msgspec.json.encode(problem_data(error, request_id)), headers
+    return status_of(error), "application/json", msgspec.json.encode(opensandbox_data(error)), headers
+
+
+def opensandbox_data(error: DibsError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}
+
+
+def request_id_of(request: Request[Any, Any, Any]) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def problem_response(error: DibsError, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The native answer: RFC 9457."""
+    headers = error.headers if isinstance(error, Refused) else {}
+    data = msgspec.json.encode(problem_data(error, request_id_of(request)))
+    return Response(data, status_code=status_of(error), media_type=PROBLEM_TYPE, headers=headers)
+
+
+def opensandbox_error(
+    error: DibsError, request: Request[Any, Any, Any], *, status: int | None = None
+) -> Response[bytes]:
+    """OpenSandbox's answer: `{code, message}`, with every reason in the message."""
+    del request
+    headers = error.headers if isinstance(error, Refused) else {}
+    data = msgspec.json.encode(opensandbox_data(error))
+    return Response(data, status_code=status or status_of(error), media_type="application/json", headers=headers)
+
+
+def answer(error: DibsError, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """In the form of the API that owns the path."""
+    if is_native(request.scope["path"]):
+        return problem_response(error, request)
+    return opensandbox_error(error, request)
+
+
+def from_http(error: HTTPException) -> DibsError:
+    """Litestar's own refusals in our words."""
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
+        return Refused(404, "PATH_UNKNOWN", "there is no such path", remedy="GET /openapi.json lists them")
+    if error.status_code == 405:
+        allowed = headers.get("allow", headers.get("Allow", ""))
+        remedy = f"it takes {allowed}" if allowed else "GET /openapi.json lists what there is"
+        return Refused(405, "METHOD_NOT_ALLOWED", "the path does not take this method", remedy=remedy, headers=headers)
+    if error.status_code >= 500:
+        return Internal("something went wrong here; it was logged", remedy="report it with the request id")
+    return Refused(error.status_code, "REQUEST_INVALID", str(error.detail), headers=headers)

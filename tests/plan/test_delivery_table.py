@@ -11,7 +11,8 @@ from dibs.workloads.registry import NAMES
 
 
 def fields_of_a_request() -> set[str]:
-    spec = {field.name.removesuffix("_seconds") for field in msgspec.structs.fields(SandboxSpec)} - {"resources"}
+    names = {field.name for field in msgspec.structs.fields(SandboxSpec)} - {"resources"}
+    spec = {name.removesuffix("_seconds").removesuffix("_bytes") for name in names}
     request = {field.name for field in msgspec.structs.fields(Request)} - {"gpus"}
     request = {name.removesuffix("_millis").removesuffix("_bytes") for name in request}
     wish = {f"gpu.{field.name}" for field in msgspec.structs.fields(GpuWish)}

@@ -23,7 +23,7 @@ _RESOURCES = (
     click.option("--memory", metavar="SIZE", help="Memory at most: 4Gi, 512Mi."),
     click.option("--pids", metavar="N", help="Processes at most."),
     click.option("--allow-busy", is_flag=True, help="Also take GPUs that processes outside dibs use."),
-    click.option("--backend", metavar="NAME", help="Where to run: auto, local. Default: auto."),
+    click.option("--backend", metavar="NAME", help="Where to run: auto, local, docker, podman. Default: auto."),
 )  # fmt: skip
 _WORKLOAD = (
     click.option("--name", help="A name for it; else it gets an id."),
@@ -31,6 +31,12 @@ _WORKLOAD = (
     click.option("--clean-env", is_flag=True, help="Start from an empty environment, not from yours."),
     click.option("-w", "--workdir", metavar="DIR", help="Where it runs, writable. Default: here."),
     click.option("--root", metavar="DIR|TAR", help="Another root file system. Default: this host's."),
+    click.option("--image", metavar="IMAGE", help="A container image, or an image of the configuration."),
+    click.option("--entrypoint", metavar="WORD", help="In place of the image's own; an empty one: none."),
+    click.option("--user", metavar="UID[:GID]", help="Run as this user of the sandbox."),
+    click.option("--shm-size", "shm", metavar="SIZE", help="The size of /dev/shm: 1Gi."),
+    click.option("--read-only", "read_only", is_flag=True, help="Its root cannot be written to."),
+    click.option("--platform", metavar="OS/ARCH", help="Of the image: linux/amd64. Default: this host's."),
     click.option("--network", metavar="host|none", help="Default: host."),
     click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:rw]", help="A folder or file of the host."),
     click.option("--ttl", metavar="TIME", help="End it after this time: 90s, 10m, 2h."),
@@ -73,14 +79,33 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         from dibs.workloads.claims import load
 
         mapping["claim"] = load(find_home(), values["claim"])
-    for key in ("cpu", "memory", "pids", "backend", "name", "network", "ttl", "grace", "wait"):
+    for key in (
+        "cpu",
+        "memory",
+        "pids",
+        "backend",
+        "name",
+        "network",
+        "ttl",
+        "grace",
+        "wait",
+        "image",
+        "user",
+        "shm",
+        "platform",
+    ):
         if values.get(key) is not None:
             mapping[key] = values[key]
     if values.get("allow_busy"):
         mapping["allow_busy"] = True
+    if values.get("read_only"):
+        mapping["read_only"] = True
+    if values.get("entrypoint") is not None:
+        mapping["entrypoint"] = [values["entrypoint"]] if values["entrypoint"] else []
     for key in ("workdir", "root"):
         if values.get(key) is not None:
-            mapping[key] = values[key] if values[key] == "host" else os.path.abspath(values[key])
+            inside = values[key] == "host" or (key == "workdir" and mapping.get("image"))
+            mapping[key] = values[key] if inside else os.path.abspath(values[key])
     if values.get("env"):
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
     if values.get("mounts"):

@@ -35,52 +35,154 @@ def _no(why: str) -> Cell:
 
 _CHOSEN = _yes("chosen by dibs, booked in the ledger")
 _MEMORY_ONLY = _yes("kept in memory; nothing runs")
+_LEDGER = _yes("kept in the ledger")
+_NOTHING_RUNS = _no("nothing runs")
+
+
+def _row(local: Cell, docker: Cell, podman: Cell, fake: Cell) -> dict[str, Cell]:
+    return {"local": local, "docker": docker, "podman": podman, "fake": fake}
+
+
+def _alike(cell: Cell, fake: Cell | None = None) -> dict[str, Cell]:
+    return _row(cell, cell, cell, fake or cell)
+
+
+_CONTAINER = "read back from the engine and, where it can be seen from here, from the kernel"
 
 TABLE: dict[str, dict[str, Cell]] = {
-    "gpu.count": {
-        "local": _yes("leased in the ledger; exactly these device nodes are in the sandbox's /dev"),
-        "fake": _MEMORY_ONLY,
-    },
-    "gpu.vendor": {"local": _CHOSEN, "fake": _CHOSEN},
-    "gpu.models": {"local": _CHOSEN, "fake": _CHOSEN},
-    "gpu.memory": {"local": _CHOSEN, "fake": _CHOSEN},
-    "gpu.all": {
-        "local": _yes("resolved to a list when planned; the list is in the plan and the receipt"),
-        "fake": _CHOSEN,
-    },
-    "devices": {"local": _yes("exactly the named devices, or a refusal that names the holder"), "fake": _CHOSEN},
-    "where": {"local": _yes("CEL, evaluated by dibs on the devices that it found"), "fake": _CHOSEN},
-    "claim": {
-        "local": _yes("solved by dibs' own DRA allocator; admin access and driver configuration are refused"),
-        "fake": _CHOSEN,
-    },
-    "allow_busy": {
-        "local": _yes("cards that processes outside dibs use may be given; the receipt says so"),
-        "fake": _CHOSEN,
-    },
-    "cpu": {"local": _yes("cgroup quota, read back", probe=True), "fake": _MEMORY_ONLY},
-    "memory": {"local": _yes("cgroup limit, read back", probe=True), "fake": _MEMORY_ONLY},
-    "pids": {"local": _yes("cgroup limit, read back", probe=True), "fake": _MEMORY_ONLY},
-    "command": {"local": _yes("started in the sandbox after the devices were seen in it"), "fake": _MEMORY_ONLY},
-    "name": {"local": _yes("unique among live sandboxes, by the ledger"), "fake": _yes("unique, by the ledger")},
-    "backend": {"local": _yes("this one"), "fake": _yes("this one; never taken by auto")},
-    "env": {"local": _yes("read back from the sandbox's first process"), "fake": _MEMORY_ONLY},
-    "workdir": {"local": _yes("bound writable; must exist"), "fake": _MEMORY_ONLY},
-    "root": {"local": _yes("the host's own, a folder or a tar; never written to"), "fake": _MEMORY_ONLY},
-    "network": {"local": _yes("host, or none: a network namespace without interfaces"), "fake": _MEMORY_ONLY},
-    "mounts": {"local": _yes("bind mounts, read back from mountinfo"), "fake": _MEMORY_ONLY},
-    "ttl": {"local": _yes("kept by the sandbox's own shim, whether dibs runs or not"), "fake": _MEMORY_ONLY},
-    "wait": {"local": _yes("a place in the ledger's queue, first come first served"), "fake": _yes("the same queue")},
-    "grace": {"local": _yes("SIGTERM, then SIGKILL after it"), "fake": _MEMORY_ONLY},
-    "tty": {"local": _yes("a pseudo-terminal held by the shim"), "fake": _no("nothing runs, so there is no terminal")},
-    "interactive": {
-        "local": _yes("stdin stays open for whoever attaches"),
-        "fake": _no("nothing runs that reads"),
-    },
-    "labels": {"local": _yes("kept in the ledger"), "fake": _yes("kept in the ledger")},
+    "gpu.count": _row(
+        _yes("leased in the ledger; exactly these device nodes are in the sandbox's /dev"),
+        _yes("leased in the ledger; passed by exact CDI name, never by count; the nodes are seen in the container"),
+        _yes("leased in the ledger; passed by exact CDI name; the nodes are seen in the container"),
+        _MEMORY_ONLY,
+    ),
+    "gpu.vendor": _alike(_CHOSEN),
+    "gpu.models": _alike(_CHOSEN),
+    "gpu.memory": _alike(_CHOSEN),
+    "gpu.all": _alike(_yes("resolved to a list when planned; the list is in the plan and the receipt"), _CHOSEN),
+    "devices": _alike(_yes("exactly the named devices, or a refusal that names the holder"), _CHOSEN),
+    "where": _alike(_yes("CEL, evaluated by dibs on the devices that it found"), _CHOSEN),
+    "claim": _alike(
+        _yes("solved by dibs' own DRA allocator; admin access and driver configuration are refused"), _CHOSEN
+    ),
+    "allow_busy": _alike(_yes("cards that processes outside dibs use may be given; the receipt says so"), _CHOSEN),
+    "cpu": _row(
+        _yes("cgroup quota, read back", probe=True),
+        _yes("the engine's quota, read back from the cgroup", probe=True),
+        _yes("the engine's quota, read back from the cgroup", probe=True),
+        _MEMORY_ONLY,
+    ),
+    "memory": _row(
+        _yes("cgroup limit, read back", probe=True),
+        _yes("the engine's limit, read back from the cgroup", probe=True),
+        _yes("the engine's limit, read back from the cgroup", probe=True),
+        _MEMORY_ONLY,
+    ),
+    "pids": _row(
+        _yes("cgroup limit, read back", probe=True),
+        _yes("the engine's limit, read back from the cgroup", probe=True),
+        _yes("the engine's limit, read back from the cgroup", probe=True),
+        _MEMORY_ONLY,
+    ),
+    "command": _row(
+        _yes("started in the sandbox after the devices were seen in it"),
+        _yes("started by the engine; the devices are seen right after, and a difference ends it"),
+        _yes("started by the engine; the devices are seen right after, and a difference ends it"),
+        _MEMORY_ONLY,
+    ),
+    "name": _alike(_yes("unique among the live sandboxes of a tenant, by the ledger")),
+    "backend": _alike(_yes("this one"), _yes("this one; never taken by auto")),
+    "env": _row(_yes("read back from the sandbox's first process"), _yes(_CONTAINER), _yes(_CONTAINER), _MEMORY_ONLY),
+    "workdir": _row(
+        _yes("bound writable; must exist. From afar it is a folder of the sandbox's own layer"),
+        _yes("a folder in the container; the image's own if it is left out"),
+        _yes("a folder in the container; the image's own if it is left out"),
+        _MEMORY_ONLY,
+    ),
+    "root": _row(
+        _yes("the host's own, a folder or a tar; never written to"),
+        _no("a container's root is an image: say image"),
+        _no("a container's root is an image: say image"),
+        _MEMORY_ONLY,
+    ),
+    "image": _row(
+        _yes("host, or a name of the configuration that stands for a root folder or a tar"),
+        _yes("present, pulled, or loaded from a tar; its platform is checked"),
+        _yes("present, pulled, or loaded from a tar; its platform is checked"),
+        _NOTHING_RUNS,
+    ),
+    "entrypoint": _row(
+        _yes("put before the command"),
+        _yes("in place of the image's own"),
+        _yes("in place of the image's own"),
+        _NOTHING_RUNS,
+    ),
+    "user": _row(
+        _yes("a user and group that the sandbox's user namespace has"),
+        _yes("as the engine runs it"),
+        _yes("as the engine runs it"),
+        _NOTHING_RUNS,
+    ),
+    "shm": _row(
+        _yes("the size of /dev/shm, read back"),
+        _yes("the size of /dev/shm"),
+        _yes("the size of /dev/shm"),
+        _NOTHING_RUNS,
+    ),
+    "read_only": _row(
+        _yes("no writable layer; /tmp, /run and the working directory stay writable"),
+        _yes("the root is read-only"),
+        _yes("the root is read-only"),
+        _NOTHING_RUNS,
+    ),
+    "platform": _row(
+        _no("programs run on this host's processor and system"),
+        _yes("the image must be of it, and the engine able to run it"),
+        _yes("the image must be of it, and the engine able to run it"),
+        _NOTHING_RUNS,
+    ),
+    "wishes": _row(
+        _no("this backend has no wishes of its own"),
+        _yes("docker.cdi_devices: exact CDI devices, as many as were asked for"),
+        _yes("podman.cdi_devices: exact CDI devices, as many as were asked for"),
+        _no("this backend has no wishes of its own"),
+    ),
+    "network": _row(
+        _yes("host, or none: a network namespace without interfaces but its own loopback"),
+        _yes("host, or none; read back"),
+        _yes("host, or none; read back"),
+        _MEMORY_ONLY,
+    ),
+    "mounts": _row(
+        _yes("bind mounts, read back from mountinfo"),
+        _yes("bind mounts, read back"),
+        _yes("bind mounts, read back"),
+        _MEMORY_ONLY,
+    ),
+    "ttl": _row(
+        _yes("kept by the sandbox's own shim, whether dibs runs or not"),
+        _yes("kept by a small process beside the container, whether dibs runs or not"),
+        _yes("kept by a small process beside the container, whether dibs runs or not"),
+        _MEMORY_ONLY,
+    ),
+    "wait": _alike(_yes("a place in the ledger's queue, first come first served")),
+    "grace": _alike(_yes("SIGTERM, then SIGKILL after it"), _MEMORY_ONLY),
+    "tty": _row(
+        _yes("a pseudo-terminal held by the shim"),
+        _yes("the engine's terminal"),
+        _yes("the engine's terminal"),
+        _no("nothing runs, so there is no terminal"),
+    ),
+    "interactive": _alike(_yes("stdin stays open for whoever attaches"), _no("nothing runs that reads")),
+    "labels": _row(
+        _LEDGER,
+        _yes("kept in the ledger, and on the container"),
+        _yes("kept in the ledger, and on the container"),
+        _LEDGER,
+    ),
 }
 
-BACKENDS: tuple[str, ...] = ("local", "fake")
+BACKENDS: tuple[str, ...] = ("local", "docker", "podman", "fake")
 
 
 def cell(field: str, backend: str) -> Cell:

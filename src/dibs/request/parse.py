@@ -80,7 +80,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
         where=where,
         claim=claim,
         cpu_millis=_cpu(values["cpu"], f"{prefix}cpu", problems) if "cpu" in values else None,
-        memory_bytes=_memory(values["memory"], f"{prefix}memory", problems) if "memory" in values else None,
+        memory_bytes=memory_bytes(values["memory"], f"{prefix}memory", problems) if "memory" in values else None,
         pids=_pids(values["pids"], f"{prefix}pids", problems) if "pids" in values else None,
         allow_busy=_flag(values["allow_busy"], f"{prefix}allow_busy", problems) if "allow_busy" in values else False,
     )
@@ -190,7 +190,7 @@ def _cpu(value: Any, field: str, problems: list[Problem]) -> int | None:
     return millis
 
 
-def _memory(value: Any, field: str, problems: list[Problem]) -> int | None:
+def memory_bytes(value: Any, field: str, problems: list[Problem]) -> int | None:
     quantity = _quantity(value, field, problems, "4Gi, 512Mi or 4G")
     if quantity is None:
         return None

@@ -15,12 +15,15 @@ import msgspec
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.request.durations import parse_duration
 from dibs.request.model import Request
-from dibs.request.parse import ALIASES, VENDOR_KEY, collect_request
+from dibs.request.parse import ALIASES, VENDOR_KEY, collect_request, memory_bytes
 from dibs.request.parse import KNOWN as RESOURCES
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BACKEND = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?", re.ASCII)
+_PLATFORM = re.compile(r"[a-z0-9]{1,16}/[a-z0-9_]{1,16}(/[a-z0-9]{1,8})?", re.ASCII)
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*|/[^\0]+", re.ASCII)
 _MOST_ENV = 1 << 20
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -63,12 +66,20 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tty: bool = False
     interactive: bool = False
     labels: dict[str, str] = {}
+    image: str = ""
+    entrypoint: tuple[str, ...] | None = None  # None: the image's own; (): none
+    user: str = ""
+    shm_bytes: int | None = None
+    read_only: bool = False
+    platform: str = ""
+    wishes: dict[str, dict[str, Any]] = {}  # by backend: what only that one understands
 
 
 _FIELDS = (
     "command", "name", "backend", "env", "workdir", "root", "network", "mounts", "ttl", "wait", "grace", "tty",
-    "interactive", "labels",
+    "interactive", "labels", "image", "entrypoint", "user", "shm", "read_only", "platform",
 )  # fmt: skip
+WISHING = ("docker", "podman")  # the backends that have wishes of their own
 
 
 def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
@@ -76,6 +87,7 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
     problems: list[Problem] = []
     resources: dict[str, Any] = {}
     rest: dict[str, Any] = {}
+    wishes: dict[str, Any] = {}
     for raw, value in mapping.items():
         key = str(raw)
         if key in RESOURCES or key in ALIASES or VENDOR_KEY.fullmatch(key):
@@ -87,10 +99,12 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
                     remedy = "say it once"
                     problems.append(Problem("CONFLICT", f"resources.{name}", said, f"{name} is given twice", remedy))
                 resources[str(name)] = inner
+        elif key in WISHING:
+            wishes[key] = value
         elif key in _FIELDS:
             rest[key] = value
         else:
-            known = ", ".join((*RESOURCES, *_FIELDS))
+            known = ", ".join((*RESOURCES, *_FIELDS, *WISHING))
             problems.append(
                 Problem("UNKNOWN_FIELD", key, str(value), "there is no such field", f"the known ones are {known}")
             )
@@ -100,7 +114,7 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         resources=request,
         command=reader.command(),
         name=reader.name(),
-        backend=reader.pattern("backend", "auto", _BACKEND, "write auto, local or fake"),
+        backend=reader.pattern("backend", "auto", _BACKEND, "write auto, local, docker, podman or fake"),
         env=reader.env(),
         workdir=reader.path("workdir", ""),
         root=reader.path("root", "host"),
@@ -112,7 +126,22 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         tty=reader.flag("tty"),
         interactive=reader.flag("interactive"),
         labels=reader.labels(),
+        image=reader.image(),
+        entrypoint=reader.words("entrypoint") if "entrypoint" in rest else None,
+        user=reader.pattern("user", "", _USER, "write a number, a name, or both of user and group as in 1000:1000"),
+        shm_bytes=reader.bytes("shm"),
+        read_only=reader.flag("read_only"),
+        platform=reader.pattern("platform", "", _PLATFORM, "write it as linux/amd64"),
+        wishes=wishes,
     )
+    if wishes:
+        from dibs.request.wishes import check_wishes
+
+        for name in wishes:
+            problems += check_wishes(name, wishes, request)
+    if spec.image and spec.root != "host":
+        said = f"{spec.image} and {spec.root}"
+        problems.append(Problem("CONFLICT", "image", said, "image and root both say what the root is", "keep one"))
     if problems:
         raise InvalidRequest(problems)
     return spec
@@ -129,18 +158,36 @@ class _Reader:
         self.problems.append(Problem(code, field, quoted(value)[1:-1], reason, remedy))
 
     def command(self) -> tuple[str, ...]:
-        value = self.values.get("command", ())
+        return self.words("command", remedy="write it after --")
+
+    def words(self, field: str, remedy: str = "write it as a list of words") -> tuple[str, ...]:
+        code = f"{field.upper()}_INVALID"
+        value = self.values.get(field, ())
         words = [value] if isinstance(value, str) else value
         if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-            self.refuse("COMMAND_INVALID", "command", value, "must be a list of words", "write it after --")
+            self.refuse(code, field, value, "must be a list of words", remedy)
             return ()
         for word in words:
             if "\0" in word:
-                self.refuse("COMMAND_INVALID", "command", word, "has a NUL byte in it", "leave it out")
+                self.refuse(code, field, word, "has a NUL byte in it", "leave it out")
                 return ()
         if words and not words[0]:
-            self.refuse("COMMAND_INVALID", "command", "", "the name of the command is empty", "write it after --")
+            self.refuse(code, field, "", f"the name of the {field} is empty", remedy)
         return tuple(words)
+
+    def image(self) -> str:
+        """A reference as engines write it, or the absolute path of a saved image."""
+        value = self.values.get("image", "")
+        if not isinstance(value, str) or (value and (_IMAGE.fullmatch(value) is None or len(value) > 512)):
+            remedy = "write it as python:3.12, registry.example/team/image:tag, or the path of a tar"
+            self.refuse("IMAGE_INVALID", "image", value, "this cannot be an image", remedy)
+            return ""
+        return value
+
+    def bytes(self, field: str) -> int | None:
+        if field not in self.values:
+            return None
+        return memory_bytes(self.values[field], field, self.problems)
 
     def name(self) -> str:
         return self.pattern("name", "", _NAME, "a name is up to 63 lower-case letters, digits and -, as in train-1")

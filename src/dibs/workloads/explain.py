@@ -11,22 +11,33 @@ from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.registry import NAMES, Registry
+from dibs.workloads.registry import Registry
 
 
-def usable_backends(spec: SandboxSpec, registry: Registry) -> list[Backend]:
-    """The backends that can deliver every field of the request, in order. Raises with all reasons if there is none."""
+def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tuple[Backend, SandboxSpec]:
+    """The first backend, in the configured order, that can deliver every field of the request, and the request as it
+    is meant for that backend. Raises with the reasons of all of them if there is none."""
     problems: list[Problem] = []
-    good = []
-    for backend in registry.candidates(spec.backend):
-        found = backend_problems(spec, backend)
-        if found:
-            problems += found
-        else:
-            good.append(backend)
-    if not good:
-        raise Unsupported(problems)
-    return good
+    for backend in registry.candidates(spec.backend, uid):
+        found = backend_problems(spec, backend, registry)
+        if not found:
+            return backend, meant_for(spec, backend.name, registry)
+        problems += found
+    raise Unsupported(problems)
+
+
+def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpec:
+    """What the request says on one backend: `local` knows images as roots; exact devices may stand in its wishes."""
+    if backend == "local":
+        command = (*(spec.entrypoint or ()), *spec.command)
+        root = registry.images.get(spec.image, "host") if spec.image else spec.root
+        spec = msgspec.structs.replace(spec, image="", root=root, entrypoint=None, command=command)
+    exact = spec.wishes.get(backend, {}).get("cdi_devices")
+    if exact:
+        spec = msgspec.structs.replace(
+            spec, resources=msgspec.structs.replace(spec.resources, gpus=(), devices=tuple(exact))
+        )
+    return spec
 
 
 def asked_fields(spec: SandboxSpec) -> dict[str, str]:
@@ -47,18 +58,19 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
     defaults = SandboxSpec()
     for field in msgspec.structs.fields(SandboxSpec):
         value = getattr(spec, field.name)
-        row = field.name.removesuffix("_seconds")
+        row = field.name.removesuffix("_seconds").removesuffix("_bytes")
         if row != "resources" and value != getattr(defaults, field.name):
             asked[row] = str(value)
     return asked
 
 
-def backend_problems(spec: SandboxSpec, backend: Backend) -> list[Problem]:
+def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) -> list[Problem]:
     """Every reason why a backend cannot deliver a request, devices apart."""
     able = backend.available()
     if not able.ok:
         return [Problem("BACKEND_UNAVAILABLE", "backend", backend.name, able.reason, able.remedy)]
-    problems = []
+    problems = _foreign_wishes(spec, backend.name) + _image_problems(spec, backend.name, registry)
+    spec = meant_for(spec, backend.name, registry)
     for field, value in asked_fields(spec).items():
         entry = cell(field, backend.name)
         if entry.outcome is Outcome.REFUSED:
@@ -73,15 +85,33 @@ def backend_problems(spec: SandboxSpec, backend: Backend) -> list[Problem]:
     return problems
 
 
+def _foreign_wishes(spec: SandboxSpec, backend: str) -> list[Problem]:
+    return [
+        Problem(
+            "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(wish), f"the {backend} backend does not understand it",
+            f"name the backend: --backend {name}, or leave it out",
+        )
+        for name, wish in spec.wishes.items()
+        if name != backend
+    ]  # fmt: skip
+
+
+def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list[Problem]:
+    if backend == "local" and spec.image and spec.image not in registry.images:
+        known = ", ".join(registry.images)
+        reason = f"the local backend has no such image; it has {known}"
+        remedy = "take one of these, name a root folder or tar under [images] in the configuration, or use an engine"
+        return [Problem("IMAGE_UNKNOWN", "image", spec.image, reason, remedy)]
+    return []
+
+
 def explain_request(spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int) -> Explanation:
-    decision = plan_devices(spec.resources, world)
     backends = []
-    for name in NAMES if spec.backend == "auto" else (spec.backend,):
-        if name == "fake" and spec.backend == "auto":
-            continue
+    for name in registry.order if spec.backend == "auto" else (spec.backend,):
         backend = registry.get(name)
+        decision = plan_devices(meant_for(spec, name, registry).resources, world)
         try:
-            problems = backend_problems(spec, backend)
+            problems = backend_problems(spec, backend, registry)
         except DibsError as failure:
             problems = list(failure.problems)
         fits = isinstance(decision, DevicePlan)

@@ -1,15 +1,16 @@
 """Reconciliation: the ledger against what is really there. Run at every start, and by whoever waits.
 
 A lease is freed only when its workload is proved gone:
-- created but never attached, and its creator is gone: the command has not run and never will (a held workload goes
-  away with its creator), so the booking is void;
+- created but never attached, and its creator is gone: what may be left of it is removed (`discard`), so the booking is
+  void. A gateway's is left to the gateway that comes next: it was accepted, so it is made;
 - attached: the process that keeps it and its first process are both gone, or the backend proves it ended.
-What cannot be proved (another host's, another pid namespace's) stays booked.
+What cannot be proved (another host's, another pid namespace's, an engine that does not answer) stays booked.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -33,11 +34,13 @@ def handle_of(row: SandboxRow) -> Handle:
 def reconcile(ledger: Ledger, registry: Registry) -> list[str]:
     """Free what is proved gone, drop the tickets of the dead. Returns the ids of the sandboxes that were ended."""
     ended: list[str] = []
-    for row in ledger.sandboxes(live_only=True):
-        status = _fate(row, registry)
+    rows = ledger.sandboxes(live_only=True)
+    surveys = _surveys(rows, registry)
+    for row in rows:
+        status = _fate(row, registry, surveys)
         if status is not None and finish(ledger, registry, row, status):
             ended.append(row.id)
-    gone = [ticket for ticket in ledger.tickets() if absent(ticket.owner)]
+    gone = [ticket for ticket in ledger.tickets() if ticket.sandbox_id is None and absent(ticket.owner)]
     if gone:
         with ledger.writing():
             for ticket in gone:
@@ -45,17 +48,34 @@ def reconcile(ledger: Ledger, registry: Registry) -> list[str]:
     return ended
 
 
-def _fate(row: SandboxRow, registry: Registry) -> Status | None:
+def _surveys(rows: list[SandboxRow], registry: Registry) -> dict[str, Status]:
+    """The engines are asked once for all of theirs. One that does not answer proves nothing of its sandboxes."""
+    found: dict[str, Status] = {}
+    by_backend: dict[str, list[Handle]] = {}
+    for row in rows:
+        if row.handle is not None and row.state != "creating":
+            handle = handle_of(row)
+            if handle.keeper is None:
+                by_backend.setdefault(row.backend, []).append(handle)
+    for name, handles in by_backend.items():
+        try:
+            found |= registry.get(name).survey(handles)
+        except BackendUnavailable:
+            found |= {handle.sandbox_id: Status(Phase.UNKNOWN) for handle in handles}
+    return found
+
+
+def _fate(row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) -> Status | None:
     """How a live-looking sandbox ended; None if it lives, or if that cannot be told."""
-    if row.handle is None:
-        if not absent(row.owner):
-            return None
-        return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
+    if row.state == "queued":
+        return None
+    if row.state == "creating":
+        return _fate_of_unfinished(row, registry)
     handle = handle_of(row)
     if handle.keeper is not None and not (absent(handle.keeper) and (handle.init is None or absent(handle.init))):
         return None
     try:
-        status = registry.get(row.backend).status(handle)
+        status = surveys.get(row.id) or registry.get(row.backend, row.uid).status(handle)
     except BackendUnavailable:
         return None  # not proved
     except StateError as error:
@@ -65,6 +85,18 @@ def _fate(row: SandboxRow, registry: Registry) -> Status | None:
         detail = f"how it ended is known to {row.username} only ({error.code})"
         return Status(Phase.ABSENT, Exit(1, "lost", detail=detail, at=time.time()))
     return status if status.phase in (Phase.EXITED, Phase.ABSENT) else None
+
+
+def _fate_of_unfinished(row: SandboxRow, registry: Registry) -> Status | None:
+    if row.origin or not absent(row.owner):
+        return None
+    backend = registry.get(row.backend, row.uid)
+    if not backend.holds:
+        try:
+            backend.discard(handle_of(row))
+        except BackendUnavailable:
+            return None  # something of it may still be there
+    return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
 
 
 def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) -> bool:
@@ -80,7 +112,7 @@ def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) 
     if first and row.handle is None:
         # Nothing of it is worth keeping; a leftover folder is a nuisance, not a leak of a device.
         try:
-            registry.get(row.backend).delete(handle_of(row))
+            registry.get(row.backend, row.uid).delete(handle_of(row))
         except (DibsError, OSError) as error:
             with ledger.writing():
                 ledger.note("sandbox.leftover", sandbox_id=row.id, detail=str(error))
@@ -88,11 +120,10 @@ def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) 
 
 
 def _forget_old(ledger: Ledger, registry: Registry) -> None:
-    ended = [row for row in ledger.sandboxes() if not row.live]
-    for row in ended[: max(0, len(ended) - KEEP_ENDED)]:
+    for row in ledger.ended_beyond(KEEP_ENDED):
         ledger.forget(row.id)
         try:
-            registry.get(row.backend).delete(handle_of(row))
+            registry.get(row.backend, row.uid).delete(handle_of(row))
         except (DibsError, OSError) as error:
             ledger.note("sandbox.leftover", sandbox_id=row.id, detail=str(error))
 

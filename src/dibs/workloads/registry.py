@@ -1,32 +1,79 @@
-"""Which backends there are, made when they are first asked for. `auto` tries them in this order."""
+"""Which backends there are, made when they are first asked for, and what the configuration says of them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 from dibs.backends.port import Backend
 from dibs.errors import InvalidRequest
 from dibs.home import Home
+from dibs.settings import Settings, load_settings
 
+NAMES = ("local", "docker", "podman", "fake")
 AUTO = ("local",)  # `fake` runs nothing, so it is only ever taken by name
-NAMES = ("local", "fake")
+
+UserBackend = Callable[[Backend, int], Backend]
 
 
 class Registry:
-    """The backends of one installation."""
+    """The backends of one installation.
 
-    def __init__(self, home: Home) -> None:
+    `long_lived`: for a process that makes many sandboxes, such as a gateway. `as_user` wraps a backend for another
+    user of the host: the host service gives everybody sandboxes that run as whoever asked.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        settings: Settings | None = None,
+        *,
+        long_lived: bool = False,
+        as_user: UserBackend | None = None,
+    ) -> None:
         self._home = home
-        self._made: dict[str, Backend] = {}
+        self._given = settings
+        self._long_lived = long_lived
+        self._as_user = as_user
+        self._made: dict[tuple[str, int | None], Backend] = {}
 
-    def get(self, name: str) -> Backend:
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
+    @cached_property
+    def settings(self) -> Settings:
+        return self._given or load_settings(self._home)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Which backends `auto` tries, first come first."""
+        return self.settings.backends or AUTO
+
+    @cached_property
+    def images(self) -> Mapping[str, str]:
+        """The images of the `local` backend: what a name stands for."""
+        return {"host": "host", **self.settings.images}
+
+    def get(self, name: str, uid: int | None = None) -> Backend:
+        """A backend; for the sandboxes of a user, if the host service runs them as their users."""
+        key = (name, uid if name == "local" and self._as_user is not None else None)
+        if key not in self._made:
+            made = self._make(name)
+            if key[1] is not None and self._as_user is not None:
+                made = self._as_user(made, key[1])
+            self._made[key] = made
+        return self._made[key]
 
     def _make(self, name: str) -> Backend:
         if name == "local":
             from dibs.backends.local.backend import LocalBackend
 
-            return LocalBackend(self._home)
+            return LocalBackend(self._home, long_lived=True) if self._long_lived else LocalBackend(self._home)
+        if name == "docker":
+            from dibs.backends.engines.docker import DockerBackend
+
+            return DockerBackend(self._home, self.settings.docker_socket)
+        if name == "podman":
+            from dibs.backends.engines.podman import PodmanBackend
+
+            return PodmanBackend(self._home, self.settings.podman_socket)
         if name == "fake":
             from dibs.backends.fake import FakeBackend
 
@@ -39,6 +86,7 @@ class Registry:
             remedy=f"the backends are {', '.join(NAMES)}; auto takes the first that can deliver",
         )
 
-    def candidates(self, wanted: str) -> list[Backend]:
-        """The backends to try for a request, in order."""
-        return [self.get(name) for name in (AUTO if wanted == "auto" else (wanted,))]
+    def candidates(self, wanted: str, uid: int | None = None) -> Iterator[Backend]:
+        """The backends to try for a request, in order; each is made when it is its turn."""
+        for name in self.order if wanted == "auto" else (wanted,):
+            yield self.get(name, uid)

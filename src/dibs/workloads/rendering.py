@@ -48,6 +48,9 @@ def prepare(
     home: Home,
     base_env: Mapping[str, str],
     foreground: bool,
+    *,
+    private: bool = False,
+    owner: int = -1,
 ) -> Prepared:
     """Raises with all problems; changes nothing. Called inside the transaction that books the devices."""
     problems: list[Problem] = []
@@ -57,7 +60,7 @@ def prepare(
         device: share.consumed["memory"] // _NANO for device, share in plan.shares.items() if "memory" in share.consumed
     }
     env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes)
-    workdir = _workdir(spec, problems)
+    workdir = _workdir(spec, problems, private=private, own_root=spec.root == "host" and not spec.image)
     mounts = tuple(Mount(mount.source, mount.target, mount.writable) for mount in spec.mounts)
     for mount in mounts:
         if not os.path.exists(mount.source):
@@ -92,6 +95,16 @@ def prepare(
             if device.attachment is not None
         ),
         mounts=mounts,
+        image=spec.image,
+        entrypoint=spec.entrypoint,
+        user=spec.user,
+        shm_bytes=spec.shm_bytes,
+        read_only=spec.read_only,
+        platform=spec.platform,
+        labels=spec.labels,
+        wishes=spec.wishes.get(backend.name, {}),
+        private=private,
+        owner=owner,
     )
     folder = home.sandbox(sandbox_id)
     realisation = backend.render(workload, folder)
@@ -109,9 +122,10 @@ def _environment(
     notes: list[str],
 ) -> tuple[dict[str, str], frozenset[str]]:
     """The whole environment, and which of it dibs has set."""
-    base = dict(base_env) if spec.root == "host" else dict(_MINIMAL_ENV)
-    if not base:
-        base = dict(_MINIMAL_ENV)
+    if spec.image:
+        base: dict[str, str] = {}  # the image has its own
+    else:
+        base = (dict(base_env) if spec.root == "host" else {}) or dict(_MINIMAL_ENV)
     for name in RESERVED_ENV:
         if name in base:
             notes.append(f"{name}={base.pop(name)} from your environment is replaced by what was leased")
@@ -125,9 +139,10 @@ def _environment(
     return {**base, **from_devices, **spec.env, **leased}, frozenset(from_devices) | frozenset(leased) | {"PWD"}
 
 
-def _workdir(spec: SandboxSpec, problems: list[Problem]) -> str:
-    if spec.root != "host":
-        return spec.workdir or "/"
+def _workdir(spec: SandboxSpec, problems: list[Problem], *, own_root: bool, private: bool) -> str:
+    """Empty where an image says it."""
+    if not own_root or private:
+        return spec.workdir or ("" if spec.image else "/")
     workdir = spec.workdir or os.getcwd()
     if not os.path.isdir(workdir):
         problems.append(Problem("WORKDIR_INVALID", "workdir", workdir, "there is no such folder", "make it first"))

@@ -1,61 +1,50 @@
 """The use cases: create a sandbox, look after it, explain. Everything that `cli` and `sdk` do goes through here.
 
-The order of a creation is the promise of dibs:
-    1. everything that can be wrong is found and refused, nothing is changed
-    2. one transaction: reconcile, plan, render, book
-    3. create, with the command held back; look from outside; write the receipt
-    4. one transaction: attached, with the handle and the receipt
-    5. only now the command runs
-A crash between any two lines leaves a booking that the next reconciliation proves void, or a sandbox that it adopts.
+How a sandbox is made is in `creation`, how a gateway accepts one in `admission`. Everything here is done for somebody
+(`identity`): whoever runs this process, or a caller whom a gateway has recognised.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
-from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status
+from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status, Usage
 from dibs.devices.model import Device, Inventory
-from dibs.errors import Conflict, DeliveryMismatch, DibsError, NotFound, Timeout
+from dibs.errors import Conflict, NotFound, Timeout
 from dibs.home import Home, find_home
-from dibs.ledger.rows import Event, Holder, Lease, LeasedDevice, SandboxId, SandboxRow, Share, Taint, Ticket, encode
+from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
-from dibs.plan.planner import Refusal, SharedUse, World, holder_of, plan_devices
-from dibs.process import absent, myself, username
-from dibs.request.model import Request
+from dibs.plan.planner import Refusal
+from dibs.process import absent, myself
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.explain import explain_request, usable_backends
-from dibs.workloads.receipt import HIDDEN, Receipt, differences, write_receipt
+from dibs.workloads.creation import Creation, Order
+from dibs.workloads.explain import choose, explain_request
+from dibs.workloads.identity import Identity, this_process
+from dibs.workloads.receipt import Receipt
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
-from dibs.workloads.rendering import Prepared, prepare
+from dibs.workloads.rendering import Prepared
 from dibs.workloads.waiting import Waiting, WaitNews
+from dibs.workloads.world import DeviceState, look_around, state_of, world_of
 
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
 
 
-class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device and who has it, for tables."""
-
-    device: Device
-    state: str  # free, held, shared, external, unhealthy, tainted, unusable
-    holder: Holder | None = None
-    note: str = ""
-
-
 class Workloads:
     """The service of one installation. Cheap to make; use it from one thread, or make one per thread."""
 
-    def __init__(self, home: Home | None = None) -> None:
+    def __init__(
+        self, home: Home | None = None, *, identity: Identity | None = None, registry: Registry | None = None
+    ) -> None:
         self.home = home or find_home()
-        self.registry = Registry(self.home)
+        self.identity = identity or this_process()
+        self.registry = registry or Registry(self.home)
         self._ledger: Ledger | None = None
 
     @property
@@ -77,63 +66,28 @@ class Workloads:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def seen_by(self, identity: Identity) -> Workloads:
+        """The same service, for somebody else: a gateway's caller. It shares the open ledger."""
+        self.ledger  # noqa: B018  # opened here, so that all views share it
+        view = Workloads(self.home, identity=identity, registry=self.registry)
+        view._ledger = self._ledger
+        return view
+
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def inventory(self) -> Inventory:
-        from dibs.devices.inventory import look
-
-        found = look(self.home, started_by_dibs=self.started_by_dibs())
-        self._tell_of_health(found)
-        return found
-
-    def _tell_of_health(self, inventory: Inventory) -> None:
-        """Those who hold a device that has broken are told, once."""
-        broken: dict[str, str] = {
-            device.id: device.health.reason for device in inventory.devices if not device.health.ok
-        }
-        if not broken:
-            return
-        for lease in self.ledger.leases():
-            for device in lease.devices:
-                if device.simulated != inventory.simulated or device.id not in broken:
-                    continue
-                detail = f"{device.id}: {broken[device.id]}"
-                known = self.ledger.events(sandbox_id=lease.sandbox_id)
-                if not any(event.kind == "lease.unhealthy" and event.detail == detail for event in known):
-                    with self.ledger.writing():
-                        self.ledger.note(
-                            "lease.unhealthy", sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail
-                        )
-
-    def started_by_dibs(self) -> Callable[[int], bool]:
-        """Whether a process runs in one of our sandboxes: it is in the pid namespace of one."""
-        mine: set[int] = set()
-        for row in self.ledger.sandboxes(live_only=True):
-            init = handle_of(row).init
-            if init is not None and not absent(init):
-                try:
-                    mine.add(os.stat(f"/proc/{init.pid}/ns/pid").st_ino)
-                except OSError:
-                    continue  # it ended between the two looks, so nothing of it uses a card
-
-        def started(pid: int) -> bool:
-            try:
-                return os.stat(f"/proc/{pid}/ns/pid").st_ino in mine
-            except OSError:
-                return False  # cannot be told: counted as somebody else's, the card is then not given away
-
-        return started
+        return look_around(self.home, self.ledger)
 
     def devices(self) -> tuple[Inventory, list[DeviceState]]:
         inventory = self.inventory()
-        world = self._world(inventory, ahead=None)
-        return inventory, [_state(device, world) for device in inventory.devices]
+        world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
+        return inventory, [state_of(device, world) for device in inventory.devices]
 
     def taint(self, name: str, taint: Taint) -> Device:
         """Say that a device is not to be given away (or, with effect None, just say something about it)."""
         device = self._device(name)
         with self.ledger.writing():
-            self.ledger.taint(device.id, msgspec.structs.replace(taint, username=username()))
+            self.ledger.taint(device.id, msgspec.structs.replace(taint, username=self.identity.name))
         return device
 
     def untaint(self, name: str, key: str) -> int:
@@ -149,14 +103,28 @@ class Workloads:
             raise NotFound("no device, or several, answer to it", field="device", value=name, remedy=remedy)
         return found[0]
 
+    @property
+    def _tenant(self) -> str | None:
+        """The tenant that is looked at; None for all of them."""
+        return None if self.identity.sees_all else self.identity.tenant
+
     def sandboxes(self, *, all: bool = False) -> list[SandboxRow]:  # noqa: A002
-        return self.ledger.sandboxes(live_only=not all)
+        return self.ledger.sandboxes(live_only=not all, tenant=self._tenant)
+
+    def page(
+        self, *, states: Sequence[str] = (), labels: Mapping[str, str] | None = None, offset: int = 0, limit: int = 100
+    ) -> tuple[list[SandboxRow], int]:
+        """A part of the sandboxes, newest first, and how many there are in all."""
+        return self.ledger.page(
+            tenant=self._tenant, states=states or None, labels=labels or {}, offset=offset, limit=limit
+        )
 
     def sandbox(self, reference: str) -> SandboxRow:
-        return self.ledger.sandbox(reference)
+        """What the caller may not see does not exist for him."""
+        return self.ledger.sandbox(reference, tenant=self._tenant)
 
     def leases(self, *, all: bool = False) -> list[Lease]:  # noqa: A002
-        return self.ledger.leases(live_only=not all)
+        return [lease for lease in self.ledger.leases(live_only=not all) if self.identity.sees(lease.tenant)]
 
     def queue(self) -> list[Ticket]:
         return self.ledger.tickets()
@@ -176,54 +144,8 @@ class Workloads:
     def explain(self, spec: SandboxSpec) -> Explanation:
         """What would happen, on each backend and to each device. Nothing is created."""
         inventory = self.inventory()
-        world = self._world(inventory, ahead=None)
+        world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
         return explain_request(spec, world, self.registry, queue_length=len(self.ledger.tickets()))
-
-    def _world(self, inventory: Inventory, *, ahead: str | None) -> World:
-        """What a plan depends on. `ahead`: our own ticket; who came before it is served first."""
-        requests = []
-        for ticket in self.ledger.tickets():
-            if ticket.id == ahead:
-                break
-            requests.append(msgspec.json.decode(ticket.request, type=Request))
-        leased, shares = self._leased(simulated=inventory.simulated)
-        return World(
-            inventory=inventory,
-            holders=self.ledger.holders(),
-            ahead=tuple(requests),
-            now=time.time(),
-            leased=leased,
-            shares=shares,
-            taints=self.ledger.taints(),
-            node=os.uname().nodename,
-            classes=self._classes,
-        )
-
-    def _leased(self, *, simulated: bool) -> tuple[dict[str, Holder], dict[str, SharedUse]]:
-        """Who has which device whole, and who has shares of which."""
-        whole: dict[str, Holder] = {}
-        shares: dict[str, SharedUse] = {}
-        for lease in self.ledger.leases():
-            holder = Holder(
-                lease.id, lease.sandbox_id, lease.sandbox_name, lease.username, lease.created_at, lease.state
-            )
-            for device in lease.devices:
-                if device.simulated != simulated:
-                    continue
-                if device.share is None:
-                    whole[device.id] = holder
-                    continue
-                before = shares.get(device.id, SharedUse({}, ()))
-                sums = dict(before.consumed)
-                for name, amount in device.share.consumed.items():
-                    sums[name] = sums.get(name, 0) + amount
-                shares[device.id] = SharedUse(sums, (*before.holders, holder))
-        return whole, shares
-
-    def _classes(self) -> Sequence[Any]:
-        from dibs.devices.classes import classes_of
-
-        return classes_of(self.home)
 
     # -- creating ---------------------------------------------------------------------------------------------------
 
@@ -260,105 +182,35 @@ class Workloads:
         on_wait: Callable[[WaitNews], None] | None,
         on_note: Callable[[str], None] | None,
     ) -> tuple[SandboxId, Session | None]:
-        backend = usable_backends(spec, self.registry)[0]
-        sandbox_id = SandboxId(new_id("sb"))
-        prepared = self._reserve(spec, backend, sandbox_id, base_env, foreground, on_wait)
+        backend, spec = choose(spec, self.registry, self.identity.uid)
+        creation = Creation(self.home, self.ledger)
+        order = Order(
+            spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=self.identity, base_env=base_env,
+            foreground=foreground,
+        )  # fmt: skip
+        prepared = self._reserve(creation, order, on_wait)
         for note in prepared.notes:
             if on_note is not None:
                 on_note(note)
-        return sandbox_id, self._deliver(spec, backend, prepared)
+        return order.sandbox_id, creation.deliver(order, prepared)
 
-    def _reserve(
-        self,
-        spec: SandboxSpec,
-        backend: Backend,
-        sandbox_id: SandboxId,
-        base_env: Mapping[str, str],
-        foreground: bool,
-        on_wait: Callable[[WaitNews], None] | None,
-    ) -> Prepared:
+    def _reserve(self, creation: Creation, order: Order, on_wait: Callable[[WaitNews], None] | None) -> Prepared:
+        spec = order.spec
         inventory = self.inventory()
         with Waiting(self.ledger, self.registry, spec, on_wait) as waiting:
             while True:
                 with self.ledger.writing():
-                    decision = plan_devices(spec.resources, self._world(inventory, ahead=waiting.ticket))
+                    decision = creation.plan(order, inventory, waiting.ticket)
                     if not isinstance(decision, Refusal):
-                        prepared = prepare(
-                            spec, backend, sandbox_id, decision, inventory, self.home, base_env, foreground
-                        )
-                        self._book(spec, backend, prepared)
+                        prepared = creation.prepare(order, decision, inventory)
+                        creation.enter(order, state="creating", simulated=prepared.simulated)
+                        creation.lease(prepared)
                         waiting.served()
                         return prepared
                 if spec.wait_seconds is None or not decision.waitable:
                     raise decision.to_error()
                 waiting.wait(decision)
                 inventory = self.inventory()
-
-    def _book(self, spec: SandboxSpec, backend: Backend, prepared: Prepared) -> None:
-        workload = prepared.workload
-        self.ledger.add_sandbox(
-            SandboxRow(
-                id=SandboxId(workload.id),
-                name=workload.name,
-                backend=backend.name,
-                state="creating",
-                uid=os.getuid(),
-                username=username(),
-                owner=myself(),
-                spec=encode(_without_values(spec)).encode(),
-                folder=str(prepared.folder),
-                created_at=time.time(),
-                simulated=prepared.simulated,
-            )
-        )
-        if prepared.devices:
-            leased = [_leased(device, prepared.shares.get(device.id)) for device in prepared.devices]
-            self.ledger.reserve(SandboxId(workload.id), leased)
-
-    def _deliver(self, spec: SandboxSpec, backend: Backend, prepared: Prepared) -> Session | None:
-        """Create, look, prove, start. In the foreground: attached before the start, so that no output is missed."""
-        workload, realisation = prepared.workload, prepared.realisation
-        row_id = SandboxId(workload.id)
-        handle: Handle | None = None
-        session: Session | None = None
-        try:
-            handle = backend.create(workload, realisation, prepared.folder)
-            observed = backend.observe(handle)
-            problems = differences(realisation.expectation, observed)
-            receipt = write_receipt(
-                spec, workload, prepared.devices, realisation, observed, problems,
-                at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
-                shares=prepared.shares,
-            )  # fmt: skip
-            if problems:
-                with self.ledger.writing():
-                    self.ledger.keep_receipt(row_id, encode(receipt).encode())
-                raise DeliveryMismatch(problems)
-            with self.ledger.writing():
-                self.ledger.attach(row_id, handle=encode(handle).encode(), receipt=encode(receipt).encode())
-            if workload.foreground:
-                session = backend.attach(handle)
-            backend.start(handle)
-        except BaseException as error:
-            if session is not None:
-                session.close()
-            self._abandon(row_id, backend, handle, error)
-            raise
-        return session
-
-    def _abandon(self, sandbox_id: SandboxId, backend: Backend, handle: Handle | None, error: BaseException) -> None:
-        """Undo a creation that failed. The booking goes only when the workload is proved gone."""
-        if handle is not None:
-            backend.stop(handle, 0.0)
-            status = backend.status(handle)
-            if status.phase not in (Phase.EXITED, Phase.ABSENT):
-                return  # not proved: the next reconciliation frees it
-        code = error.code if isinstance(error, DibsError) else type(error).__name__
-        result = Exit(1, "not-started", detail=f"{code}: {error}".splitlines()[0], at=time.time())
-        with self.ledger.writing():
-            self.ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=result.detail)
-        if handle is not None:
-            backend.delete(handle)
 
     # -- looking after ----------------------------------------------------------------------------------------------
 
@@ -372,11 +224,14 @@ class Workloads:
                 f"the sandbox is {row.state}{ended}", field="sandbox", value=row.name, code="WRONG_STATE",
                 remedy=f"this needs one that is {' or '.join(states)}",
             )  # fmt: skip
-        return row, self.registry.get(row.backend), handle_of(row)
+        return row, self.backend_of(row), handle_of(row)
+
+    def backend_of(self, row: SandboxRow) -> Backend:
+        return self.registry.get(row.backend, row.uid)
 
     def _mine(self, row: SandboxRow) -> None:
         """On a shared ledger everybody sees everything, but only the owner (and root) may touch a sandbox."""
-        if os.getuid() not in (0, row.uid):
+        if not self.identity.touches(row):
             remedy = f"ask {row.username}, or root"
             raise Conflict(
                 f"it belongs to {row.username}", field="sandbox", value=row.name, code="NOT_YOURS", remedy=remedy
@@ -419,14 +274,62 @@ class Workloads:
         row, backend, handle = self._live(reference)
         if not row.live:
             return row
-        if row.handle is None:
-            raise Conflict("the sandbox is still being created", field="sandbox", value=row.name, remedy="try again")
+        if row.state == "queued" or (row.origin and row.handle is None and absent(row.owner)):
+            return self._withdraw(row, backend)
+        if row.state == "creating":
+            raise Conflict(
+                "the sandbox is still being created", field="sandbox", value=row.name, code="STILL_CREATING",
+                remedy="try again",
+            )  # fmt: skip
         if row.state != "stopping":
             with self.ledger.writing():
                 self.ledger.set_state(row.id, "stopping", expected=("running", "paused"))
         grace = _spec(row).grace_seconds if grace_seconds is None else grace_seconds
         backend.stop(handle, grace)
         return self.settle(row.id)
+
+    def _withdraw(self, row: SandboxRow, backend: Backend) -> SandboxRow:
+        """End a sandbox that waits, or whose gateway has died before it ran. Nothing of it may be left."""
+        if row.state != "queued":
+            backend.discard(handle_of(row))
+        result = Exit(0, "stopped", detail="removed before it ran", at=time.time())
+        with self.ledger.writing():
+            if self.sandbox(row.id).state != row.state:
+                raise Conflict(
+                    "the sandbox is being created", field="sandbox", value=row.name, code="STILL_CREATING",
+                    remedy="try again",
+                )  # fmt: skip
+            self.ledger.end(row.id, "exited", exit=msgspec.json.encode(result), reason=result.detail)
+        return self.sandbox(row.id)
+
+    def renew(self, reference: str, at: float | None) -> SandboxRow:
+        """Give a live sandbox another end, in seconds since the epoch; None: none."""
+        row, backend, handle = self._live(reference, "running", "paused")
+        backend.set_expiry(handle, at)
+        with self.ledger.writing():
+            self.ledger.set_expiry(row.id, at)
+        return self.sandbox(row.id)
+
+    def expire(self, reference: str) -> SandboxRow:
+        """End a sandbox whose time to live is over."""
+        row, backend, handle = self._live(reference)
+        if row.live and row.expires_at is not None and row.expires_at <= time.time():
+            backend.stop(handle, _spec(row).grace_seconds)
+        return self.settle(row.id)
+
+    def relabel(self, reference: str, change: Mapping[str, str | None]) -> SandboxRow:
+        """Add, change and (with None) remove labels; two at once do not undo each other."""
+        row, _, _ = self._live(reference)
+        with self.ledger.writing():
+            labels = {**self.sandbox(row.id).labels, **{k: v for k, v in change.items() if v is not None}}
+            for name in (name for name, value in change.items() if value is None):
+                labels.pop(name, None)
+            self.ledger.set_labels(row.id, labels)
+        return self.sandbox(row.id)
+
+    def usage(self, reference: str) -> Usage:
+        _, backend, handle = self._live(reference, "running", "paused")
+        return backend.usage(handle)
 
     def wait(self, reference: str, timeout: float | None = None) -> SandboxRow:
         """Until the sandbox has ended. Raises Timeout if it has not by then; it runs on."""
@@ -460,13 +363,8 @@ class Workloads:
         row = self.stop(reference, grace_seconds)
         if row.live:
             raise Conflict("the sandbox does not end", field="sandbox", value=row.name, remedy="see `dibs doctor`")
-        self.registry.get(row.backend).delete(handle_of(row))
+        self.backend_of(row).delete(handle_of(row))
         return row
-
-
-def _without_values(spec: SandboxSpec) -> SandboxSpec:
-    """What is kept of a request: the names of its variables, not their values."""
-    return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
 
 
 def exit_of(row: SandboxRow) -> Exit | None:
@@ -475,30 +373,3 @@ def exit_of(row: SandboxRow) -> Exit | None:
 
 def _spec(row: SandboxRow) -> SandboxSpec:
     return msgspec.json.decode(row.spec, type=SandboxSpec)
-
-
-def _leased(device: Device, share: Share | None) -> LeasedDevice:
-    return LeasedDevice(
-        device.id, device.model, device.uuid, device.index, device.memory, device.booked_units, device.simulated, share
-    )
-
-
-def _state(device: Device, world: World) -> DeviceState:
-    holder = holder_of(device, world.holders)
-    taints = ", ".join(map(str, world.taints.get(device.id, ())))
-    if holder is not None:
-        return DeviceState(device, "held", holder, note=taints)
-    shared = world.shares.get(device.id)
-    if shared is not None:
-        names = ", ".join(f"{one.sandbox_name} ({one.username})" for one in shared.holders)
-        return DeviceState(device, "shared", shared.holders[0], note=names)
-    if not device.health.ok:
-        return DeviceState(device, "unhealthy", note=device.health.reason)
-    if any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
-        return DeviceState(device, "tainted", note=taints)
-    if device.used_by:
-        uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
-        return DeviceState(device, "external", note=uses)
-    if device.attachment is None:
-        return DeviceState(device, "unusable", note=device.unattachable)
-    return DeviceState(device, "free", note=taints)

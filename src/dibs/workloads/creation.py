@@ -1,0 +1,200 @@
+"""The making of a sandbox: book, create, prove, start. The promise of dibs is the order of these lines.
+
+`service` calls it for a `dibs` process of its own, `admission` and `dispatcher` for a gateway.
+
+    book      one transaction: plan, render, enter the sandbox and its lease. Or a refusal, and nothing has changed.
+    deliver   create, look from outside, write the receipt, attach; a difference ends it with DELIVERY_MISMATCH.
+              Where the backend can hold the command back, it runs only after all that. Where it cannot (an engine),
+              the handle is written first, and the look comes right after the start.
+
+A crash between any two lines leaves a booking that reconciliation proves void, or a sandbox that it finds again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from dibs.backends.port import Backend, Exit, Handle, Observation, Phase, Session
+from dibs.devices.model import Device, Inventory
+from dibs.errors import DeliveryMismatch, DibsError, StateError
+from dibs.home import Home
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
+from dibs.ledger.store import Ledger
+from dibs.plan.planner import DevicePlan, Refusal, plan_devices
+from dibs.process import myself
+from dibs.request.spec import SandboxSpec
+from dibs.workloads.identity import Identity
+from dibs.workloads.receipt import HIDDEN, differences, write_receipt
+from dibs.workloads.rendering import Prepared, prepare
+from dibs.workloads.world import world_of
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made, for whom, and how it is remembered."""
+
+    spec: SandboxSpec
+    backend: Backend
+    sandbox_id: SandboxId
+    who: Identity
+    base_env: Mapping[str, str] = {}
+    foreground: bool = False
+    origin: Literal["", "gateway"] = ""  # "gateway": whoever serves the ledger next finishes what was begun
+    annotations: Mapping[str, str] = {}
+
+
+class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a gateway must remember of an accepted sandbox until it runs: the values that are kept nowhere else."""
+
+    spec: SandboxSpec
+    base_env: dict[str, str] = {}
+    afar: bool = False
+
+
+class Creation:
+    """The steps, on one open ledger."""
+
+    def __init__(self, home: Home, ledger: Ledger) -> None:
+        self._home = home
+        self._ledger = ledger
+
+    # -- booking ----------------------------------------------------------------------------------------------------
+
+    def plan(self, order: Order, inventory: Inventory, ticket: str | None) -> DevicePlan | Refusal:
+        world = world_of(self._home, self._ledger, inventory, order.who, ahead=ticket)
+        return plan_devices(order.spec.resources, world)
+
+    def prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
+        return prepare(
+            order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
+            private=order.who.afar, owner=order.who.uid,
+        )  # fmt: skip
+
+    def enter(self, order: Order, *, state: str, simulated: bool = False, name: str = "") -> None:
+        """Write the sandbox into the ledger; part of the caller's transaction."""
+        pending = None
+        if order.origin:
+            pending = msgspec.json.encode(Pending(order.spec, dict(order.base_env), order.who.afar))
+        self._ledger.add_sandbox(
+            SandboxRow(
+                id=order.sandbox_id,
+                name=name or order.spec.name or order.sandbox_id,
+                backend=order.backend.name,
+                state=state,  # type: ignore[arg-type]  # one of two literals
+                uid=order.who.uid,
+                username=order.who.name,
+                tenant=order.who.tenant,
+                owner=myself(),
+                spec=encode(_without_values(order.spec)).encode(),
+                folder=str(self._home.sandbox(order.sandbox_id)),
+                created_at=time.time(),
+                simulated=simulated,
+                labels=dict(order.spec.labels),
+                annotations=dict(order.annotations),
+                origin=order.origin,
+                pending=pending,
+            )
+        )
+
+    def lease(self, prepared: Prepared) -> None:
+        if prepared.devices:
+            leased = [_leased(device, prepared.shares.get(device.id)) for device in prepared.devices]
+            self._ledger.reserve(SandboxId(prepared.workload.id), leased)
+
+    def again(self, order: Order, inventory: Inventory) -> Prepared:
+        """The same once more, for devices that are leased already: what a gateway had begun when it was killed."""
+        plan = DevicePlan()
+        for lease in self._ledger.leases(sandbox_id=order.sandbox_id):
+            here: dict[str, Device] = {device.id: device for device in inventory.devices}
+            gone = [device.id for device in lease.devices if device.id not in here]
+            if gone:
+                reason = "a leased device is no longer there"
+                raise StateError(reason, field="device", value=", ".join(gone), code="DEVICE_GONE")
+            shares = {device.id: device.share for device in lease.devices if device.share is not None}
+            plan = DevicePlan(tuple(here[device.id] for device in lease.devices), (), shares)
+        return self.prepare(order, plan, inventory)
+
+    # -- delivering -------------------------------------------------------------------------------------------------
+
+    def deliver(self, order: Order, prepared: Prepared) -> Session | None:
+        """Create, prove, start. In the foreground: attached before the start, so that no output is missed."""
+        backend, workload = order.backend, prepared.workload
+        sandbox_id = order.sandbox_id
+        handle: Handle | None = None
+        session: Session | None = None
+        try:
+            handle = backend.create(workload, prepared.realisation, prepared.folder)
+            if not backend.holds:
+                with self._ledger.writing():
+                    self._ledger.record_handle(sandbox_id, encode(handle).encode())
+                session = backend.attach(handle) if workload.foreground else None
+                backend.start(handle)
+            receipt = self._prove(order, prepared, backend.observe(handle))
+            with self._ledger.writing():
+                ttl = workload.ttl_seconds
+                self._ledger.attach(
+                    sandbox_id,
+                    handle=encode(handle).encode(),
+                    receipt=receipt,
+                    expires_at=None if ttl is None else time.time() + ttl,
+                )
+            if backend.holds:
+                session = backend.attach(handle) if workload.foreground else None
+                backend.start(handle)
+        except BaseException as error:
+            if session is not None:
+                session.close()
+            self.abandon(order, handle, error)
+            raise
+        return session
+
+    def _prove(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
+        """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is there."""
+        realisation = prepared.realisation
+        problems = differences(realisation.expectation, observed)
+        receipt = encode(write_receipt(
+            order.spec, prepared.workload, prepared.devices, realisation, observed, problems,
+            at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
+            shares=prepared.shares,
+        )).encode()  # fmt: skip
+        if problems:
+            with self._ledger.writing():
+                self._ledger.keep_receipt(order.sandbox_id, receipt)
+            raise DeliveryMismatch(problems)
+        return receipt
+
+    def abandon(self, order: Order, handle: Handle | None, error: BaseException) -> None:
+        """Undo a creation that failed. The booking goes only when the workload is proved gone."""
+        backend = order.backend
+        if handle is not None:
+            backend.stop(handle, 0.0)
+            status = backend.status(handle)
+            if status.phase not in (Phase.EXITED, Phase.ABSENT):
+                return  # not proved: the next reconciliation frees it
+        elif not backend.holds:
+            backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
+        self.fail(order.sandbox_id, error)
+        if handle is not None:
+            backend.delete(handle)
+
+    def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
+        """Record why there is no sandbox, and free what it had."""
+        code = error.code if isinstance(error, DibsError) else type(error).__name__
+        detail = f"{code}: {error}"
+        result = Exit(1, "not-started", detail=detail, at=time.time())
+        with self._ledger.writing():
+            self._ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=detail.splitlines()[0])
+
+
+def _without_values(spec: SandboxSpec) -> SandboxSpec:
+    """What is kept of a request: the names of its variables, not their values."""
+    return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+
+
+def _leased(device: Device, share: Share | None) -> LeasedDevice:
+    return LeasedDevice(
+        device.id, device.model, device.uuid, device.index, device.memory, device.booked_units, device.simulated, share
+    )

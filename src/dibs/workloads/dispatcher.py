@@ -1,0 +1,271 @@
+"""The hands of a gateway: what it has accepted is made, who waits is served, what has ended is freed.
+
+A gateway starts one. Some threads deliver (`deliver`), one watches: it compares the ledger with what is really there,
+serves the queue in its order, ends what is over, and takes over what another gateway had accepted before it died. All
+of it works from the ledger, so it does not matter which gateway does it, nor how often one is killed.
+
+Every thread has a `Workloads` of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from dibs.backends.port import Handle
+from dibs.errors import DibsError, Problem, Timeout
+from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
+from dibs.plan.planner import Refusal
+from dibs.process import absent, myself
+from dibs.request.durations import show_duration
+from dibs.workloads.admission import GATEWAY, Admitted
+from dibs.workloads.creation import Creation, Order, Pending
+from dibs.workloads.identity import Identity
+from dibs.workloads.reconcile import handle_of, reconcile
+from dibs.workloads.rendering import Prepared
+from dibs.workloads.service import Workloads
+
+_LOG = logging.getLogger("dibs.dispatcher")
+_QUICK = 0.05  # seconds between two looks while somebody waits
+_CALM = 0.25
+_THOROUGH = 2.0  # and between two looks at everything, whether anything seems to have changed or not
+_SERVED_AT_ONCE = 64  # who stands further back is looked at when it is his turn
+
+Work = tuple[Order, Prepared | None]
+
+
+class Dispatcher:
+    """Threads. `start`, then `submit` what was admitted; `stop` leaves running sandboxes alone."""
+
+    def __init__(
+        self,
+        make: Callable[[], Workloads],
+        *,
+        workers: int = 4,
+        on_ready: Callable[[SandboxRow, float], None] | None = None,
+    ) -> None:
+        self._make = make
+        self._work: queue.Queue[Work | None] = queue.Queue()
+        self._in_hand: set[str] = set()  # what this gateway is making, or about to
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._on_ready = on_ready
+        self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._deliver_all, name=f"dibs-deliver-{number}", daemon=True)
+            for number in range(workers)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """What is being delivered is finished; what is only accepted is left to the next gateway."""
+        self._stopping.set()
+        self._wake.set()
+        for _ in self._threads:
+            self._work.put(None)
+        until = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def nudge(self) -> None:
+        """Something has changed: look now."""
+        self._wake.set()
+
+    def submit(self, admitted: Admitted) -> None:
+        """Deliver what was booked, or serve the queue for what waits."""
+        if admitted.work is None:
+            self.nudge()
+            return
+        self._hand_out(*admitted.work)
+
+    @property
+    def backlog(self) -> int:
+        """How many accepted sandboxes wait for a hand."""
+        return self._work.qsize()
+
+    def _hand_out(self, order: Order, prepared: Prepared | None) -> None:
+        with self._lock:
+            if order.sandbox_id in self._in_hand:
+                return
+            self._in_hand.add(order.sandbox_id)
+        self._work.put((order, prepared))
+
+    # -- delivering -------------------------------------------------------------------------------------------------
+
+    def _deliver_all(self) -> None:
+        with self._make() as workloads:
+            while (work := self._work.get()) is not None:
+                if self._stopping.is_set():
+                    return
+                order, prepared = work
+                try:
+                    self._deliver(workloads, order, prepared)
+                finally:
+                    with self._lock:
+                        self._in_hand.discard(order.sandbox_id)
+                self._wake.set()
+
+    def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> None:
+        creation = Creation(workloads.home, workloads.ledger)
+        try:
+            if prepared is None:
+                prepared = self._again(workloads, creation, order)
+            creation.deliver(order, prepared)
+        except DibsError as error:
+            # The sandbox has its end and its reasons in the ledger; whoever asked reads them there.
+            _LOG.warning("sandbox not delivered", extra={"sandbox": order.sandbox_id, "code": error.code})
+        except Exception:  # noqa: BLE001 - this thread must go on with the next; the trace is in the log
+            _LOG.exception("sandbox not delivered", extra={"sandbox": order.sandbox_id})
+        else:
+            if self._on_ready is not None:
+                row = workloads.sandbox(order.sandbox_id)
+                self._on_ready(row, time.time() - row.created_at)
+
+    def _again(self, workloads: Workloads, creation: Creation, order: Order) -> Prepared:
+        """What another gateway had begun: nothing of its attempt may be left before the next one."""
+        handle = Handle(order.backend.name, order.sandbox_id, str(workloads.home.sandbox(order.sandbox_id)))
+        try:
+            order.backend.discard(handle)
+            return creation.again(order, workloads.inventory())
+        except BaseException as error:
+            creation.fail(order.sandbox_id, error)
+            raise
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        with self._make() as workloads:
+            seen, looked = -1, 0.0
+            while not self._stopping.is_set():
+                try:
+                    seen, looked = self._look(workloads, seen, looked)
+                    waiting = any(ticket.sandbox_id for ticket in workloads.ledger.tickets())
+                except DibsError as error:
+                    # The ledger or an engine is away. Nothing is decided meanwhile; it is asked again.
+                    _LOG.warning("cannot look: %s", error, extra={"code": error.code})
+                    waiting = False
+                self._wake.wait(_QUICK if waiting else _CALM)
+
+    def _look(self, workloads: Workloads, seen: int, looked: float) -> tuple[int, float]:
+        """One look; cheap if nothing has happened."""
+        ledger = workloads.ledger
+        nudged = self._wake.is_set()
+        self._wake.clear()
+        changes, now = ledger.changes_by_others(), time.monotonic()
+        thorough = now - looked >= _THOROUGH
+        if not (nudged or thorough or changes != seen or _any_gone(ledger.sandboxes(live_only=True))):
+            return seen, looked
+        reconcile(ledger, workloads.registry)
+        self._serve_queue(workloads)
+        if thorough:
+            self._take_over(workloads)
+            self._end_overdue(workloads)
+            looked = now
+        return ledger.changes_by_others(), looked
+
+    def _serve_queue(self, workloads: Workloads) -> None:
+        ledger = workloads.ledger
+        mine = [ticket for ticket in ledger.tickets() if ticket.sandbox_id is not None and ticket.owner == myself()]
+        if not mine:
+            return
+        creation = Creation(workloads.home, ledger)
+        inventory = workloads.inventory()
+        for ticket in mine[:_SERVED_AT_ONCE]:
+            work: Work | None = None
+            late = ""
+            with ledger.writing():
+                row = _row_of(workloads, ticket)
+                if row is None or row.state != "queued":
+                    continue
+                order = _order(workloads, row)
+                decision = creation.plan(order, inventory, ticket.id)
+                if isinstance(decision, Refusal):
+                    late = _late(order, row, decision)
+                else:
+                    try:
+                        prepared = creation.prepare(order, decision, inventory)
+                        ledger.book_queued(row.id)
+                        creation.lease(prepared)
+                        ledger.dequeue(ticket.id, "served")
+                        work = (order, prepared)
+                    except DibsError as error:
+                        late = f"{error.code}: {error}"
+            if work is not None:
+                self._hand_out(*work)
+            elif late:
+                creation.fail(row.id, _gave_up(row, late))
+
+    def _take_over(self, workloads: Workloads) -> None:
+        """Go on with what a gateway had accepted, and did not finish because it died."""
+        ledger = workloads.ledger
+        for row in ledger.sandboxes(live_only=True, states=("queued", "creating")):
+            if row.origin != GATEWAY or row.id in self._in_hand:
+                continue
+            if row.owner != myself():
+                if not absent(row.owner):
+                    continue
+                with ledger.writing():
+                    if not ledger.adopt(row.id, row.owner, myself()):
+                        continue  # another gateway was faster
+            if row.state == "creating":
+                self._hand_out(_order(workloads, row), None)
+            else:
+                self._wake.set()
+
+    def _end_overdue(self, workloads: Workloads) -> None:
+        """A sandbox ends itself when its time is over. If whoever should see to that was killed, we do."""
+        for row in workloads.ledger.sandboxes(live_only=True, states=("running", "paused")):
+            if row.expires_at is not None and time.time() > row.expires_at + _THOROUGH:
+                workloads.expire(row.id)
+
+
+def _any_gone(rows: list[SandboxRow]) -> bool:
+    for row in rows:
+        keeper = handle_of(row).keeper
+        if keeper is not None and absent(keeper):
+            return True
+    return False
+
+
+def _row_of(workloads: Workloads, ticket: Ticket) -> SandboxRow | None:
+    rows = workloads.ledger.sandboxes(live_only=True, states=("queued",))
+    return next((row for row in rows if row.id == ticket.sandbox_id), None)
+
+
+def _order(workloads: Workloads, row: SandboxRow) -> Order:
+    """What was accepted, from the ledger."""
+    pending = msgspec.json.decode(row.pending or b"{}", type=Pending)
+    annotations: Mapping[str, str] = row.annotations
+    return Order(
+        spec=pending.spec,
+        backend=workloads.backend_of(row),
+        sandbox_id=SandboxId(row.id),
+        who=Identity(name=row.username, uid=row.uid, tenant=row.tenant, afar=pending.afar),
+        base_env=pending.base_env,
+        origin=GATEWAY,
+        annotations=annotations,
+    )
+
+
+def _late(order: Order, row: SandboxRow, refusal: Refusal) -> str:
+    """Why it need not wait any longer; empty if it may."""
+    if not refusal.waitable:
+        return "\n".join(str(problem) for problem in refusal.problems)
+    limit = order.spec.wait_seconds or 0.0
+    if time.time() - row.created_at < limit:
+        return ""
+    return f"not served within {show_duration(limit)}, waiting for: {refusal.waits_for}"
+
+
+def _gave_up(row: SandboxRow, reason: str) -> Timeout:
+    return Timeout(Problem("WAIT_TIMEOUT", "wait", row.name, reason, "wait longer, or ask for less"))

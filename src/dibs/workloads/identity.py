@@ -1,0 +1,42 @@
+"""Who asks: a process of this host, or whoever a gateway has recognised by a token or by the peer of its socket.
+
+`workloads` asks it two questions: may this one see a sandbox, may this one touch it. A tenant's people see what is
+their tenant's and nothing else; what they may not see does not exist for them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from dibs.ledger.rows import SandboxRow
+from dibs.process import username
+
+SCOPES = ("sandboxes:read", "sandboxes:write", "devices:write", "admin")
+HOST = ""  # the tenant of everybody who is on the host itself
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """`sees_all`: not bound to one tenant. `owns_all`: may touch what others have made (root, an administrator)."""
+
+    name: str
+    uid: int
+    tenant: str = HOST
+    scopes: frozenset[str] = frozenset(SCOPES)
+    sees_all: bool = False
+    owns_all: bool = False
+    afar: bool = False  # came by a token: the host's folders are not this one's
+
+    def sees(self, tenant: str) -> bool:
+        return self.sees_all or self.tenant == tenant
+
+    def touches(self, row: SandboxRow) -> bool:
+        """Within a tenant everybody may; on the host itself only whoever made it."""
+        return self.owns_all or (self.sees(row.tenant) and (self.tenant != HOST or self.uid == row.uid))
+
+
+def this_process() -> Identity:
+    """The user of this process. On a shared ledger everybody sees everything; root may touch it, too."""
+    uid = os.getuid()
+    return Identity(name=username(), uid=uid, sees_all=True, owns_all=uid == 0)

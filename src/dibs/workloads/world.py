@@ -1,0 +1,176 @@
+"""What is there, and who has it: the inventory and the ledger, put together for the planner and for tables.
+
+`service`, `creation` and `admission` ask here. Nothing is changed but one thing: who holds a device that has broken is
+told so, once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.devices.model import Device, Inventory
+from dibs.home import Home
+from dibs.ledger.rows import Holder, Ticket
+from dibs.ledger.store import Ledger
+from dibs.plan.planner import SharedUse, World, holder_of
+from dibs.process import absent
+from dibs.request.model import Request
+from dibs.workloads.identity import Identity
+from dibs.workloads.reconcile import handle_of
+
+SOMEBODY = "somebody else's sandbox"  # what a tenant is told of another's
+
+
+class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device and who has it, for tables."""
+
+    device: Device
+    state: str  # free, held, shared, external, unhealthy, tainted, unusable
+    holder: Holder | None = None
+    note: str = ""
+
+
+def look_around(home: Home, ledger: Ledger) -> Inventory:
+    """The devices of this host, now."""
+    from dibs.devices.inventory import look
+
+    found = look(home, started_by_dibs=started_by_dibs(ledger))
+    _tell_of_health(ledger, found)
+    return found
+
+
+def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
+    broken: dict[str, str] = {device.id: device.health.reason for device in inventory.devices if not device.health.ok}
+    if not broken:
+        return
+    for lease in ledger.leases():
+        for device in lease.devices:
+            if device.simulated != inventory.simulated or device.id not in broken:
+                continue
+            detail = f"{device.id}: {broken[device.id]}"
+            known = ledger.events(sandbox_id=lease.sandbox_id)
+            if not any(event.kind == "lease.unhealthy" and event.detail == detail for event in known):
+                with ledger.writing():
+                    ledger.note("lease.unhealthy", sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
+
+
+def started_by_dibs(ledger: Ledger) -> Callable[[int], bool]:
+    """Whether a process runs in one of our sandboxes: it is in the pid namespace of one. Looked up when first asked."""
+    mine: set[int] | None = None
+
+    def ours() -> set[int]:
+        found = set()
+        for row in ledger.sandboxes(live_only=True):
+            init = handle_of(row).init
+            if init is not None and not absent(init):
+                try:
+                    found.add(os.stat(f"/proc/{init.pid}/ns/pid").st_ino)
+                except OSError:
+                    continue  # it ended between the two looks, so nothing of it uses a card
+        return found
+
+    def started(pid: int) -> bool:
+        nonlocal mine
+        if mine is None:
+            mine = ours()
+        try:
+            return os.stat(f"/proc/{pid}/ns/pid").st_ino in mine
+        except OSError:
+            return False  # cannot be told: counted as somebody else's, the card is then not given away
+
+    return started
+
+
+def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *, ahead: str | None) -> World:
+    """What a plan depends on. `ahead`: our own ticket; who came before it is served first."""
+    whole, shares = _leased(ledger, who, simulated=inventory.simulated)
+    names = {holder.lease_id: holder for holder in whole.values()}
+    return World(
+        inventory=inventory,
+        holders={unit: names.get(holder.lease_id, _veiled(holder, who)) for unit, holder in ledger.holders().items()},
+        ahead=tuple(msgspec.json.decode(ticket.request, type=Request) for ticket in _before(ledger.tickets(), ahead)),
+        now=time.time(),
+        leased=whole,
+        shares=shares,
+        taints=ledger.taints(),
+        node=os.uname().nodename,
+        classes=_classes(home),
+    )
+
+
+def _before(tickets: Sequence[Ticket], ahead: str | None) -> list[Ticket]:
+    """Those in front. A gateway's ticket keeps its place while the gateway is away, but holds nobody up meanwhile."""
+    found = []
+    for ticket in tickets:
+        if ticket.id == ahead:
+            break
+        if ticket.sandbox_id is None or not absent(ticket.owner):
+            found.append(ticket)
+    return found
+
+
+def _veiled(holder: Holder, who: Identity) -> Holder:
+    if who.sees(holder.tenant):
+        return holder
+    return msgspec.structs.replace(holder, sandbox_name=SOMEBODY, username="another tenant", tenant="")
+
+
+def _leased(ledger: Ledger, who: Identity, *, simulated: bool) -> tuple[dict[str, Holder], dict[str, SharedUse]]:
+    """Who has which device whole, and who has shares of which."""
+    whole: dict[str, Holder] = {}
+    shares: dict[str, SharedUse] = {}
+    for lease in ledger.leases():
+        holder = _veiled(
+            Holder(
+                lease.id, lease.sandbox_id, lease.sandbox_name, lease.username, lease.created_at, lease.state,
+                lease.tenant,
+            ),
+            who,
+        )  # fmt: skip
+        for device in lease.devices:
+            if device.simulated != simulated:
+                continue
+            if device.share is None:
+                whole[device.id] = holder
+                continue
+            before = shares.get(device.id, SharedUse({}, ()))
+            sums = dict(before.consumed)
+            for name, amount in device.share.consumed.items():
+                sums[name] = sums.get(name, 0) + amount
+            shares[device.id] = SharedUse(sums, (*before.holders, holder))
+    return whole, shares
+
+
+def _classes(home: Home) -> Callable[[], Sequence[Any]]:
+    def read() -> Sequence[Any]:
+        from dibs.devices.classes import classes_of
+
+        return classes_of(home)
+
+    return read
+
+
+def state_of(device: Device, world: World) -> DeviceState:
+    holder = holder_of(device, world.holders)
+    taints = ", ".join(map(str, world.taints.get(device.id, ())))
+    if holder is not None:
+        return DeviceState(device, "held", holder, note=taints)
+    shared = world.shares.get(device.id)
+    if shared is not None:
+        names = ", ".join(f"{one.sandbox_name} ({one.username})" for one in shared.holders)
+        return DeviceState(device, "shared", shared.holders[0], note=names)
+    if not device.health.ok:
+        return DeviceState(device, "unhealthy", note=device.health.reason)
+    if any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
+        return DeviceState(device, "tainted", note=taints)
+    if device.used_by:
+        uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
+        return DeviceState(device, "external", note=uses)
+    if device.attachment is None:
+        return DeviceState(device, "unusable", note=device.unattachable)
+    return DeviceState(device, "free", note=taints)

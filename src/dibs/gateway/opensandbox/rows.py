@@ -1,0 +1,81 @@
+"""Finding the one sandbox that a request is about, and removing it: the few steps that several routes share.
+
+They run in a thread of the gateway's pool, on its `Workloads`, seen by whoever asks. Another tenant's sandbox, a
+deleted one and one that never was are the same: not there, in the same words.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dibs.errors import Conflict, NotFound
+from dibs.gateway.opensandbox import types, views
+from dibs.ledger.rows import SandboxRow
+from dibs.workloads.admission import waiting_for
+from dibs.workloads.identity import Identity
+from dibs.workloads.service import Workloads
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A sandbox, and what it waits for if it does."""
+
+    row: SandboxRow
+    message: str = ""
+
+
+def find(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, SandboxRow]:
+    """By its id, and nothing else: names and beginnings of ids are for people."""
+    mine = workloads.seen_by(identity)
+    row = mine.sandbox(sandbox_id)
+    if row.id != sandbox_id or views.DELETED in row.annotations:
+        raise NotFound("there is no such sandbox", field="sandbox", value=sandbox_id)
+    return mine, row
+
+
+def look(workloads: Workloads, identity: Identity, sandbox_id: str) -> Found:
+    mine, row = find(workloads, identity, sandbox_id)
+    return Found(row, message_of(mine, row))
+
+
+def message_of(mine: Workloads, row: SandboxRow) -> str:
+    """What a sandbox that is not there yet waits for, as of now."""
+    if row.state == "creating":
+        return "is being created"
+    if row.state != "queued":
+        return ""
+    news = waiting_for(mine, row)
+    if not news:
+        return "is being created"  # its turn has come since it was read
+    return f"number {news['place']} of {news['length']} in the queue, waiting for: {news['waits_for']}"
+
+
+def show(workloads: Workloads, identity: Identity, sandbox_id: str) -> types.Sandbox:
+    mine, row = find(workloads, identity, sandbox_id)
+    return shown(mine, row)
+
+
+def shown(mine: Workloads, row: SandboxRow) -> types.Sandbox:
+    leases = mine.ledger.leases(sandbox_id=row.id) if row.receipt is None and row.live else []
+    return views.sandbox(row, leases, message_of(mine, row))
+
+
+def remove(workloads: Workloads, identity: Identity, sandbox_id: str) -> None:
+    """End it and hide it. Of several who do so at once all succeed. Raises Conflict while it is being created."""
+    mine = workloads.seen_by(identity)
+    row = mine.sandbox(sandbox_id)
+    if row.id != sandbox_id:
+        raise NotFound("there is no such sandbox", field="sandbox", value=sandbox_id)
+    if views.DELETED in row.annotations:
+        return
+    try:
+        row = mine.remove(row.id)
+    except Conflict as error:
+        if error.code not in ("WRONG_STATE", "CONFLICT"):
+            raise
+        row = mine.sandbox(row.id)  # it has moved on under our hands: somebody else ends it, or it was just made
+        if row.live:
+            raise Conflict(
+                "the sandbox changes just now", field="sandbox", value=row.id, code="STILL_CREATING", remedy="try again"
+            ) from error
+    with mine.ledger.writing():
+        mine.ledger.set_annotations(row.id, {**mine.sandbox(row.id).annotations, views.DELETED: "true"})

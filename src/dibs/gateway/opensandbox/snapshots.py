@@ -1,0 +1,188 @@
+"""Snapshots: images made of sandboxes, where the backend can make one; where it cannot, a 409 with its reason.
+
+Making one may take minutes: the request is answered when it is sure that it can be done, and the image is made in a
+thread of the pool. A snapshot belongs to the tenant of its sandbox and outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, delete, get, post
+from msgspec import UNSET
+
+from dibs.errors import Conflict, DibsError, InvalidRequest, Unsupported
+from dibs.gateway.auth import require
+from dibs.gateway.opensandbox import listing, rows, types
+from dibs.gateway.opensandbox.answers import answer
+from dibs.gateway.opensandbox.requests import decode_object
+from dibs.gateway.state import Gateway
+from dibs.ledger.rows import SandboxRow
+from dibs.ledger.snapshots import SnapshotRow, Snapshots
+from dibs.workloads.identity import Identity
+from dibs.workloads.reconcile import handle_of
+from dibs.workloads.service import Workloads
+
+Asked = Request[Any, Any, Any]
+_LOG = logging.getLogger("dibs.gateway")
+_STATES = {"creating": "Creating", "ready": "Ready", "failed": "Failed"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_ABLE = ("docker", "podman")
+_making: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected while it runs
+
+
+def _identity(request: Asked, scope: str) -> Identity:
+    return msgspec.structs.replace(require(request, scope), afar=True)
+
+
+def _gateway(request: Asked) -> Gateway:
+    found: Gateway = request.app.state.gateway
+    return found
+
+
+def _tenant(mine: Workloads) -> str | None:
+    return None if mine.identity.sees_all else mine.identity.tenant
+
+
+def view(row: SnapshotRow) -> types.Snapshot:
+    return types.Snapshot(
+        id=row.id,
+        sandbox_id=row.sandbox_id,
+        name=row.name or UNSET,
+        status=types.SnapshotStatus(_STATES[row.state], message=row.reason or UNSET),
+        created_at=types.moment(row.created_at),
+    )
+
+
+def source(mine: Workloads, snapshot_id: str) -> tuple[str, str]:
+    """Backend and image of a snapshot, to make a sandbox of it."""
+    row = Snapshots(mine.ledger).find(snapshot_id, tenant=_tenant(mine))
+    if row.state != "ready":
+        said = f"the snapshot is {row.state}" + (f": {row.reason}" if row.reason else "")
+        raise Conflict(said, field="snapshotId", value=snapshot_id, code="SNAPSHOT_NOT_READY", remedy="wait for it")
+    return row.backend, row.image
+
+
+@post("/sandboxes/{sandbox_id:str}/snapshots", status_code=202)
+async def create_snapshot(request: Asked, sandbox_id: str) -> Response[bytes]:
+    gateway, identity = _gateway(request), _identity(request, "sandboxes:write")
+    body = await request.body()
+    asked = decode_object(body) if body.strip() else {}
+    name = asked.pop("name", None) or ""
+    if asked:
+        key = next(iter(asked))
+        raise InvalidRequest(
+            "there is no such field", field=key, value=str(asked[key]), code="UNKNOWN_FIELD", remedy="name is known"
+        )
+    if not isinstance(name, str) or (name and _NAME.fullmatch(name) is None):
+        reason = "a name is up to 63 letters, digits, dots, - and _"
+        raise InvalidRequest(reason, field="name", value=str(name), code="NAME_INVALID")
+
+    def begin(workloads: Workloads) -> tuple[SandboxRow, SnapshotRow]:
+        mine, row = rows.find(workloads, identity, sandbox_id)
+        if row.state not in ("running", "paused"):
+            raise Conflict(f"the sandbox is {row.state}", field="sandbox", value=row.id, code="WRONG_STATE")
+        if row.backend not in _ABLE:
+            raise Unsupported(
+                f"the {row.backend} backend keeps no images", field="sandbox", value=row.id,
+                code="SNAPSHOT_UNSUPPORTED", remedy="copy the files out, or use an engine: dibs.backend=docker",
+            )  # fmt: skip
+        return row, Snapshots(mine.ledger).add(row.id, tenant=row.tenant, name=name, backend=row.backend)
+
+    row, snapshot = await gateway.pool.call(begin)
+    task = asyncio.get_running_loop().create_task(_make(gateway, row, snapshot))
+    _making.add(task)
+    task.add_done_callback(_making.discard)
+    return answer(view(snapshot), 202)
+
+
+async def _make(gateway: Gateway, row: SandboxRow, snapshot: SnapshotRow) -> None:
+    def work(workloads: Workloads) -> None:
+        books = Snapshots(workloads.ledger)
+        try:
+            image = workloads.backend_of(row).snapshot(handle_of(row), snapshot.id)
+        except DibsError as error:
+            books.failed(snapshot.id, str(error))
+            return
+        books.ready(snapshot.id, image)
+
+    try:
+        await gateway.pool.call_long(work)
+    except Exception:  # noqa: BLE001 - nobody waits for this task; the trace is in the log, the end in the books
+        _LOG.exception("snapshot not made", extra={"snapshot": snapshot.id})
+        await gateway.pool.call(lambda workloads: Snapshots(workloads.ledger).failed(snapshot.id, "it was not made"))
+
+
+@get("/snapshots")
+async def list_snapshots(request: Asked) -> Response[bytes]:
+    identity = _identity(request, "sandboxes:read")
+    pairs = [(str(name), str(value)) for name, value in request.query_params.multi_items()]
+    wanted = {state.strip().lower() for name, state in pairs if name == "state"}
+    only = {name: value for name, value in pairs if name in ("sandboxId", "name")}
+    query = listing.read_query(pairs, known=("sandboxId", "name", "state"))
+
+    def work(workloads: Workloads) -> types.Snapshots:
+        mine = workloads.seen_by(identity)
+        found = [
+            row
+            for row in _all(mine, only.get("sandboxId"))
+            if only.get("name", row.name) == row.name and (not wanted or row.state in wanted)
+        ]
+        part = found[query.offset : query.offset + query.page_size]
+        return types.Snapshots([view(row) for row in part], types.paged(query.page, query.page_size, len(found)))
+
+    return answer(await _gateway(request).pool.call(work))
+
+
+def _all(mine: Workloads, sandbox_id: str | None) -> list[SnapshotRow]:
+    books = Snapshots(mine.ledger)
+    found: list[SnapshotRow] = []
+    while True:
+        part, total = books.list(tenant=_tenant(mine), sandbox_id=sandbox_id, offset=len(found), limit=500)
+        found += part
+        if not part or len(found) >= total:
+            return found
+
+
+@get("/snapshots/{snapshot_id:str}")
+async def get_snapshot(request: Asked, snapshot_id: str) -> Response[bytes]:
+    identity = _identity(request, "sandboxes:read")
+
+    def work(workloads: Workloads) -> types.Snapshot:
+        mine = workloads.seen_by(identity)
+        return view(Snapshots(mine.ledger).find(snapshot_id, tenant=_tenant(mine)))
+
+    return answer(await _gateway(request).pool.call(work))
+
+
+@delete("/snapshots/{snapshot_id:str}", status_code=204)
+async def delete_snapshot(request: Asked, snapshot_id: str) -> None:
+    identity = _identity(request, "sandboxes:write")
+
+    def work(workloads: Workloads) -> None:
+        mine = workloads.seen_by(identity)
+        books = Snapshots(mine.ledger)
+        row = books.find(snapshot_id, tenant=_tenant(mine))
+        if row.state == "creating":
+            raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
+        if row.image:
+            _remove_image(mine, row)
+        books.forget(row.id)
+
+    await _gateway(request).pool.call_long(work)
+
+
+def _remove_image(mine: Workloads, row: SnapshotRow) -> None:
+    """The books are cleared only when the image is gone."""
+    remove = getattr(mine.registry.get(row.backend), "remove_snapshot", None)
+    if remove is None:
+        reason = f"the {row.backend} backend cannot remove the image {row.image}"
+        raise Conflict(reason, field="snapshot", value=row.id, code="SNAPSHOT_UNSUPPORTED")
+    remove(row.image)
+
+
+HANDLERS = [create_snapshot, list_snapshots, get_snapshot, delete_snapshot]

@@ -10,9 +10,11 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.postgres import server
 
 from dibs.backends.port import Handle
 from dibs.errors import Busy, Conflict
@@ -37,12 +39,17 @@ ELSEWHERE = ProcessName("another-host", boot_id(), pid_namespace(), 1, 1)
 
 
 class LedgerMachine(RuleBasedStateMachine):
+    def new_url(self) -> str:
+        """Where a new ledger is. "" is SQLite."""
+        return ""
+
     @initialize()
     def open_it(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         root = Path(self.folder.name)
         self.home = Home(state=root, config=root)
-        self.ledger = Ledger(self.home)
+        self.url = self.new_url()
+        self.ledger = Ledger(self.home, self.url)
         self.registry = Registry(self.home)
         self.model: dict[str, tuple[set[str], bool]] = {}  # live sandbox -> its units, whether its processes live
 
@@ -112,7 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.ledger.close()
-        self.ledger = Ledger(self.home)
+        self.ledger = Ledger(self.home, self.url)
         ended = set(reconcile(self.ledger, self.registry))
         dead = {sandbox_id for sandbox_id, (_, alive) in self.model.items() if not alive}
         assert ended == dead, "exactly those that are proved gone are freed"
@@ -142,5 +149,17 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(booked) == set(self.ledger.holders()) == expected
 
 
+class PostgresMachine(LedgerMachine):
+    def new_url(self) -> str:
+        return server.shared().new_database()
+
+
+@pytest.fixture
+def _server() -> None:
+    server.shared()  # skips the test where there is none
+
+
 TestLedgerUnderCrashes = LedgerMachine.TestCase
 TestLedgerUnderCrashes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLedgerOnPostgresUnderCrashes = pytest.mark.usefixtures("_server")(PostgresMachine.TestCase)
+TestLedgerOnPostgresUnderCrashes.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

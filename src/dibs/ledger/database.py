@@ -1,114 +1,49 @@
-"""The database under the ledger: opening, migrating, transactions, and errors in plain words.
+"""What the ledger needs of a database. `sqlite` and `postgres` give it; nobody above knows which one it is.
 
-Used by `ledger.store` alone. The hot path speaks to SQLite through the standard library: loading SQLAlchemy takes
-longer than everything else that `dibs run` does, so it and Alembic are loaded only when a ledger of an older dibs must
-be upgraded. Statements use named parameters and the common subset of SQL, so that another driver can stand here.
-
-WAL lets many processes read while one writes; every write transaction is `BEGIN IMMEDIATE`, so that whoever plans on
-what it has read is the only one who may write. No fsync per commit: after a power cut all workloads are gone anyway.
+Statements use named parameters (`:name`) and the common subset of SQL. Both ways raise the same errors: `Duplicate`
+for a key that is there already, else a DibsError that says what the user can do.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from dibs.errors import Busy, StateError
+from dibs.errors import StateError
 
 SCHEMA = 2  # raise it with each migration; the newest file in migrations/versions has this number
-_PATIENCE = 60.0  # seconds to wait for another writer; 200 processes at once stay far below it
+PATIENCE = 60.0  # seconds to wait for another writer; 200 processes at once stay far below it
 
 
 class Duplicate(Exception):
     """A row with that key is there already. A fact for the caller, like a look that finds something."""
 
 
-class Database:
+class Database(Protocol):
     """One connection. Not for sharing between threads."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with explained(path):
-            self._connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-        self._connection.row_factory = sqlite3.Row
-        try:
-            with explained(path):
-                self._prepare()
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def _prepare(self) -> None:
-        self._connection.execute("PRAGMA foreign_keys = ON")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        version = self._version()
-        if version == SCHEMA:
-            return
-        if version > SCHEMA:
-            raise StateError(
-                f"the ledger was made by a newer dibs (schema {version}, this one knows {SCHEMA})",
-                field="ledger",
-                value=str(self.path),
-                code="LEDGER_TOO_NEW",
-                remedy="upgrade dibs, or set DIBS_HOME to another folder",
-            )
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        with self.write():
-            version = self._version()  # another process may have been faster
-            if version == 0 and not self._tables():
-                schema = Path(__file__).with_name("schema.sql").read_text()
-                for statement in split_statements(schema):
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
-                version = SCHEMA
-        if version < SCHEMA:
-            from dibs.ledger.migrations import upgrade
-
-            upgrade(self.path)
-
-    def _version(self) -> int:
-        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-
-    def _tables(self) -> list[str]:
-        return [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
-        with explained(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            with explained(self.path):
-                self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:  # a full disk may have rolled it back already
-                self._connection.execute("ROLLBACK")
-            raise
-
     @property
-    def in_transaction(self) -> bool:
-        return self._connection.in_transaction
+    def in_transaction(self) -> bool: ...
+
+    def write(self) -> AbstractContextManager[None]:
+        """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
 
     def execute(self, statement: str, **values: Any) -> int:
         """Run one statement; how many rows it changed."""
-        with explained(self.path):
-            return self._connection.execute(statement, values).rowcount
 
-    def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]:
-        with explained(self.path):
-            return [dict(row) for row in self._connection.execute(statement, values)]
+    def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]: ...
 
     def changes_by_others(self) -> int:
-        """A number that differs when another process has committed something."""
-        with explained(self.path):
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+        """A number that differs when another process has committed something that waiters care for."""
 
-    def close(self) -> None:
-        self._connection.close()
+    def close(self) -> None: ...
+
+
+def schema_statements() -> list[str]:
+    """What makes a new ledger."""
+    return split_statements(Path(__file__).with_name("schema.sql").read_text())
 
 
 def split_statements(script: str) -> list[str]:
@@ -117,46 +52,11 @@ def split_statements(script: str) -> list[str]:
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
 
 
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """SQLite's errors, by what the user can do. Unique violations are facts for the caller: `Duplicate`."""
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
-            raise Duplicate(str(error)) from error
-        raise _translate(error, path) from error
-    except sqlite3.DatabaseError as error:
-        raise _translate(error, path) from error
-    except OSError as error:
-        raise StateError(
-            f"the ledger cannot be used: {error.strerror}", field="ledger", value=str(path), code="LEDGER_UNUSABLE",
-            remedy="check the permissions of the folder, or set DIBS_HOME to another one",
-        ) from error  # fmt: skip
-
-
-_KNOWN = (
-    ("readonly", "LEDGER_READ_ONLY", "the ledger is read-only",
-     "make it writable for you, or set DIBS_HOME to a folder of your own"),
-    ("is full", "DISK_FULL", "the disk is full", "free some space; nothing was changed"),
-    ("disk I/O error", "LEDGER_IO_ERROR", "the disk failed", "check the disk; nothing was changed"),
-    ("not a database", "LEDGER_CORRUPT", "the file is not a ledger",
-     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
-    ("malformed", "LEDGER_CORRUPT", "the ledger is damaged",
-     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
-    ("unable to open", "LEDGER_UNUSABLE", "the ledger cannot be opened",
-     "check the permissions of the folder, or set DIBS_HOME to another one"),
-)  # fmt: skip
-
-
-def _translate(error: sqlite3.DatabaseError, path: Path) -> StateError | Busy:
-    words = str(error)
-    if "locked" in words:
-        return Busy(
-            f"the ledger was busy for {_PATIENCE:.0f} seconds", field="ledger", value=str(path), code="LEDGER_LOCKED",
-            remedy="try again; if it stays so, find the process with `fuser -v` on that file",
-        )  # fmt: skip
-    for part, code, reason, remedy in _KNOWN:
-        if part in words:
-            return StateError(f"{reason} ({words})", field="ledger", value=str(path), code=code, remedy=remedy)
-    return StateError(words, field="ledger", value=str(path), code="LEDGER_UNUSABLE", remedy="run `dibs doctor`")
+def too_new(version: int, where: str, remedy: str) -> StateError:
+    return StateError(
+        f"the ledger was made by a newer dibs (schema {version}, this one knows {SCHEMA})",
+        field="ledger",
+        value=where,
+        code="LEDGER_TOO_NEW",
+        remedy=f"upgrade dibs, or {remedy}",
+    )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 
+from dibs.errors import StateError
 from dibs.home import Home
 from dibs.ledger.books import new_id
 from dibs.ledger.database import Database
 from dibs.ledger.sandboxes import Sandboxes
+from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.taints import Taints
 from dibs.process import host_id
 
@@ -19,14 +21,16 @@ __all__ = ["Ledger", "new_id"]
 
 
 class Ledger(Sandboxes, Taints):
-    """One open ledger of one host."""
+    """One open ledger, seen from one host.
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    It is SQLite in the state folder, unless a URL of PostgreSQL is given (here or in DIBS_LEDGER): for several gateways
+    on one ledger. "" is SQLite, whatever the environment says.
+    """
+
+    def __init__(self, home: Home, url: str | None = None) -> None:
+        self.home = home.make()
         self.host = host_id()
-        self._db = Database(home.make().ledger)
-        if home.shared:
-            _share(home)
+        self._db = _open(home, os.environ.get("DIBS_LEDGER", "") if url is None else url)
 
     def __enter__(self) -> Ledger:
         return self
@@ -39,6 +43,22 @@ class Ledger(Sandboxes, Taints):
 
     def changes_by_others(self) -> int:
         return self._db.changes_by_others()
+
+
+def _open(home: Home, url: str) -> Database:
+    if not url:
+        database = SqliteDatabase(home.ledger)
+        if home.shared:
+            _share(home)
+        return database
+    try:
+        from dibs.ledger.postgres import PostgresDatabase
+    except ImportError as error:
+        raise StateError(
+            f"the ledger is on PostgreSQL, and its driver cannot be loaded ({error})", field="ledger",
+            code="LEDGER_DRIVER_MISSING", remedy="install it with `pip install 'dibs[postgres]'`",
+        ) from error  # fmt: skip
+    return PostgresDatabase(url)
 
 
 def _share(home: Home) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def upgrade(path: Path, revision: str = "head") -> None:
+def upgrade_sqlite(path: Path, revision: str = "head") -> None:
     """Bring the ledger at `path` to a revision. Safe to run from several processes: the first one does it."""
     from sqlalchemy import create_engine, event
 
@@ -16,6 +17,18 @@ def upgrade(path: Path, revision: str = "head") -> None:
     with engine.begin() as connection:
         version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
         _run(connection, version, revision)
+    engine.dispose()
+
+
+def upgrade_postgres(connect: Callable[[], Any], lock: str, version: Callable[[], int], revision: str = "head") -> None:
+    """The same on PostgreSQL. `connect` makes a connection, `lock` is the statement that makes us the only writer,
+    `version` looks at the schema again, once we are."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine("postgresql+psycopg://", creator=connect)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(lock)
+        _run(connection, version(), revision)
     engine.dispose()
 
 

@@ -5,6 +5,8 @@ Its tables are written out here and never changed again: later migrations start 
 
 from alembic import op
 
+from dibs.ledger.dialect import postgres_schema
+
 revision = "0001"
 down_revision = None
 
@@ -95,6 +97,7 @@ PRAGMA user_version = 1
 
 
 def upgrade() -> None:
+    on_sqlite = op.get_bind().dialect.name == "sqlite"
     for statement in STATEMENTS.split(";"):
-        if statement.strip():
-            op.execute(statement)
+        if statement.strip() and (on_sqlite or "PRAGMA" not in statement):
+            op.execute(statement if on_sqlite else postgres_schema(statement))

@@ -5,6 +5,8 @@ SQLite cannot change a check, so the two tables that change are written anew; Po
 
 from alembic import op
 
+from dibs.ledger.dialect import postgres_schema
+
 revision = "0002"
 down_revision = "0001"
 
@@ -140,6 +142,6 @@ def upgrade() -> None:
     on_sqlite = op.get_bind().dialect.name == "sqlite"
     for statement in (*(SQLITE if on_sqlite else POSTGRESQL).split(";"), *BOTH.split(";")):
         if statement.strip():
-            op.execute(statement)
-    if on_sqlite:
-        op.execute("PRAGMA user_version = 2")
+            op.execute(statement if on_sqlite else postgres_schema(statement))
+    # From here on PostgreSQL has a place for the number, too. Alembic's own table is there only after an upgrade.
+    op.execute("PRAGMA user_version = 2" if on_sqlite else "INSERT INTO settings (key, value) VALUES ('schema', '2')")

@@ -13,16 +13,26 @@ Files of a sandbox, in its folder:
 
 from __future__ import annotations
 
+import errno
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dibs.backends.local import bubblewrap, cgroups, entering, helper, hooks, observe, rendering, roots
+from dibs.backends.local import (
+    bubblewrap,
+    cgroups,
+    entering,
+    helper,
+    hooks,
+    observe,
+    rendering,
+    roots,
+)
 from dibs.backends.local.handles import await_gone, exit_status, groups, is_here, living_init, not_running
 from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
@@ -40,6 +50,7 @@ from dibs.backends.port import (
     Realisation,
     Session,
     Status,
+    Usage,
     Workload,
 )
 from dibs.cdi.spec import Hook
@@ -47,11 +58,16 @@ from dibs.errors import (
     BackendUnavailable,
     Conflict,
     DibsError,
+    InvalidRequest,
     NotFound,
     StateError,
+    Unsupported,
 )
 from dibs.home import Home
 from dibs.process import absent, name_of
+
+if TYPE_CHECKING:
+    import socket
 
 LOG_LIMIT = 16 << 20  # per file, of which there are two; arbitrary
 DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
@@ -80,8 +96,10 @@ class LocalBackend:
     name = "local"
     holds = True
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, long_lived: bool = False) -> None:
+        """`long_lived`: for a process that makes many sandboxes, or goes into them often, such as a gateway."""
         self._home = home
+        self._helpers = helper.Helpers(long_lived=long_lived)
 
     @cached_property
     def _probes(self) -> Probes:
@@ -120,7 +138,7 @@ class LocalBackend:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / "layout").write_text("\n".join(native["base"]))
             group = cgroups.make(workload.id, workload.limits)
-            shim = helper.start("shim")
+            shim = self._helpers.start("shim")
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
@@ -154,13 +172,15 @@ class LocalBackend:
                 hooks.run_outside(hook, hooks.state(workload.id, "created", handle.init.pid, str(outside)))
         for hook in wanted:
             if hook.hook_name == "createContainer":
-                entering.run_hook(hook, handle, workload, privileged=True)
+                entering.run_hook(self._helpers, hook, handle, workload, privileged=True)
 
     def observe(self, handle: Handle) -> Observation:
         init = living_init(handle)
         try:
             base = set((Path(handle.folder) / "layout").read_text().split("\n"))
             limits = cgroups.read_back(groups(handle))
+            if "shm" in handle.data:
+                limits["shm_bytes"] = observe.shared_memory(init)
         except OSError as error:
             raise observe.unreadable("its limits and layout", error) from error
         found = Observation(
@@ -186,7 +206,7 @@ class LocalBackend:
             observe.Sandboxed(init).check_command(held.workload.command[0], path, held.workdir)
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
-                    entering.run_hook(hook, handle, held.workload, privileged=False)
+                    entering.run_hook(self._helpers, hook, handle, held.workload, privileged=False)
             if held.shim.connection.ask(b"G") is None:
                 raise BackendUnavailable("the sandbox's shim ended before the start", code="SHIM_LOST")
         except DibsError:
@@ -237,6 +257,19 @@ class LocalBackend:
                 return Status(Phase.EXITED, ended)
             return Status(Phase.ABSENT, Exit(137, "lost", 9, "its shim was killed, and the sandbox with it"))
         return Status(Phase.UNKNOWN, detail="the shim does not listen, and is not proved gone")
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        return {handle.sandbox_id: self.status(handle) for handle in handles}
+
+    def usage(self, handle: Handle) -> Usage:
+        """By the groups of the sandbox; of what has none, what its processes have used that are there, and their
+        children that have ended. A command of `exec` that has ended is then no longer counted."""
+        from dibs.backends.local import consumption
+
+        init = living_init(handle)
+        found = consumption.measure(init, groups(handle))
+        living_init(handle)  # or the pid may have been somebody else's
+        return found
 
     def wait(self, handle: Handle, timeout: float | None = None) -> Status:
         folder = Path(handle.folder)
@@ -303,7 +336,7 @@ class LocalBackend:
 
     def exec(self, handle: Handle, command: Exec) -> Session:
         self._must_run(handle)
-        return entering.run(handle, command)
+        return entering.run(self._helpers, handle, command)
 
     def _must_run(self, handle: Handle) -> None:
         status = self.status(handle)
@@ -312,11 +345,24 @@ class LocalBackend:
 
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         self._must_run(handle)
-        entering.copy_in(handle, archive, path)
+        entering.copy_in(self._helpers, handle, archive, path)
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
         self._must_run(handle)
-        return entering.copy_out(handle, path)
+        return entering.copy_out(self._helpers, handle, path)
+
+    def connect(self, handle: Handle, port: int) -> socket.socket:
+        import socket
+
+        if not 0 < port < 1 << 16:
+            raise InvalidRequest("a port is a number from 1 to 65535", field="port", value=str(port))
+        self._must_run(handle)
+        if observe.isolation(living_init(handle))["network"] == "own":
+            return socket.socket(fileno=entering.connect(self._helpers, handle, port))
+        try:
+            return socket.create_connection(("127.0.0.1", port), entering.CONNECT_TIMEOUT)
+        except OSError as error:
+            raise entering.not_connected(port, error.errno or errno.ETIMEDOUT, str(error)) from error
 
     # --- changing it
 
@@ -334,6 +380,26 @@ class LocalBackend:
             raise BackendUnavailable(f"the sandbox cannot be {verb}: {answer['error']}", value=handle.sandbox_id)
         if answer["phase"] != wanted:
             raise Conflict(f"the sandbox is {answer['phase']}, it cannot be {verb}", value=handle.sandbox_id)
+
+    def set_expiry(self, handle: Handle, at: float | None) -> None:
+        connection = Connection.to(Path(handle.folder))
+        if connection is None:
+            raise not_running(self.status(handle), handle)
+        try:
+            answer = connection.ask(b"K", [] if at is None else [("at", repr(float(at)))])
+        finally:
+            connection.close()
+        if answer is None:
+            raise not_running(self.wait(handle, 5.0), handle)
+
+    def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
+        raise Unsupported(
+            "the files of a local sandbox are a layer in memory, which cannot be kept",
+            field="snapshot",
+            value=name,
+            code="SNAPSHOT_UNSUPPORTED",
+            remedy="copy the files out (dibs cp), or use docker or podman",
+        )
 
     def pause(self, handle: Handle) -> None:
         self._request(handle, b"P", "paused", Phase.PAUSED)
@@ -383,12 +449,40 @@ class LocalBackend:
         if folder.exists():
             _remove(folder)
 
+    def discard(self, handle: Handle) -> None:
+        from dibs.backends.local import leftovers
+
+        folder = Path(handle.folder)
+        held = _held.pop(handle.folder, None)
+        if held is not None:
+            held.let_go()
+        lock = leftovers.take_over(folder, lambda: self._end_at_once(folder))
+        try:
+            if not kill_strays(handle.sandbox_id):
+                raise BackendUnavailable(
+                    "processes of the sandbox are still there", field="sandbox", value=handle.sandbox_id
+                )
+            leftovers.remove_groups(handle.sandbox_id)
+            if folder.exists():
+                _remove(folder)
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def _end_at_once(self, folder: Path) -> None:
+        connection = Connection.to(folder)
+        if connection is not None:
+            connection.ask(b"T", [("grace", "0.0")])
+            connection.close()
+
 
 def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group) -> Handle:
     keeper, init = name_of(int(answer["keeper"])), name_of(int(answer["init"]))
     if keeper is None or init is None:
         raise _setup_failed("it ended at once")
     data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
+    if workload.shm_bytes is not None:
+        data["shm"] = "1"
     return Handle("local", workload.id, str(folder), keeper, init, data)
 
 

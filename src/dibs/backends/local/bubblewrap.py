@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 
 from dibs.backends.local.probes import Probes
+from dibs.backends.local.userns import UserNamespace
 
 # Everything that a sandbox is separated by. The user namespace comes even for root: without it root's capabilities over
 # the host would only be dropped, not be out of reach.
+ONE_ID = ("--unshare-user",)  # with the id of whoever makes it, and no other
 SEPARATION = (
-    "--unshare-user",
     "--unshare-pid",
     "--unshare-ipc",
     "--unshare-uts",
@@ -68,6 +69,7 @@ class Bubblewrap(msgspec.Struct, frozen=True):
     version: str = ""
     origin: str = ""
     flags: tuple[str, ...] = ()
+    all_ids: bool = False  # whether sandboxes can have every id: see `userns`
     reason: str = ""
     remedy: str = ""
 
@@ -99,7 +101,7 @@ def run(argv: list[str], env: dict[str, str] | None = None) -> tuple[int, str]:
 
 def try_out(bwrap: str, args: list[str]) -> str:
     """Set up a sandbox with nothing to run in it: the complaint, or nothing if the set-up works."""
-    code, said = run([bwrap, *SEPARATION, *args, "--", "/.no-such-command"])
+    code, said = run([bwrap, *ONE_ID, *SEPARATION, *args, "--", "/.no-such-command"])
     if said.startswith("bwrap: execvp /.no-such-command"):
         return ""
     return said or f"it ended with {code}"
@@ -134,7 +136,7 @@ def find(probes: Probes) -> Bubblewrap:
         found = probes.get(key, lambda path=path: _examine(path), keep=lambda text: text.startswith("+"))  # type: ignore[misc]
         if found.startswith("+"):
             version, *flags = found[1:].split()
-            return Bubblewrap(path, version, origin, tuple(flags))
+            return Bubblewrap(path, version, origin, tuple(flags), all_ids=_has_all_ids(probes))
         tried.append(f"{path}: {found[1:]}")
     if not options:
         return Bubblewrap(
@@ -148,6 +150,17 @@ def find(probes: Probes) -> Bubblewrap:
         remedy="install bubblewrap 0.11 or newer, and allow unprivileged user namespaces "
         "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)",
     )
+
+
+def _has_all_ids(probes: Probes) -> bool:
+    def find_out() -> str:
+        try:
+            os.close(UserNamespace().take())
+        except OSError as error:
+            return f"no: {error}"
+        return "yes"
+
+    return os.geteuid() == 0 and probes.get("user namespace with all ids", find_out) == "yes"
 
 
 def _examine(path: str) -> str:

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable
 
-from dibs.backends.local import cgroups
+from dibs.backends.local import cgroups, users
 from dibs.backends.local.rootfs import below
 from dibs.backends.port import Workload
 from dibs.errors import Problem
@@ -86,6 +86,36 @@ def _wrong_workdir(workdir: str, state: str, problem: Callable[..., None]) -> No
         problem("INVALID_REQUEST", "workdir", workdir, "it is one of the kernel's own folders")
     elif below(real, state):
         problem("INVALID_REQUEST", "workdir", workdir, "it is in dibs' own state folder")
+
+
+def wrong_user(workload: Workload, root: str, *, all_ids: bool) -> tuple[tuple[int, int] | None, list[Problem]]:
+    """The ids of the workload's user, if one was asked for, and what is wrong with it."""
+    if not workload.user:
+        return None, []
+    return users.for_workload(workload.user, root, all_ids=all_ids)
+
+
+def wrong_for_local(workload: Workload) -> list[Problem]:
+    """What only an engine can do. An image was turned into a root before; of its configuration nothing is left."""
+    found = []
+    if workload.entrypoint:
+        words = " ".join(workload.entrypoint)
+        reason = "there is no image whose entrypoint it could replace"
+        found.append(Problem("FIELD_NOT_SUPPORTED", "entrypoint", words, reason, "put it in front of the command"))
+    own = "/".join(("linux", MACHINES.get(os.uname().machine, os.uname().machine)))
+    if workload.platform not in ("", own):
+        reason = f"the host is {own}, and nothing is emulated"
+        found.append(Problem("FIELD_NOT_SUPPORTED", "platform", workload.platform, reason, "leave it out"))
+    if workload.shm_bytes is not None and workload.shm_bytes <= 0:
+        reason = "shared memory must be more than nothing"
+        found.append(Problem("INVALID_REQUEST", "shm_size", str(workload.shm_bytes), reason))
+    for name in workload.wishes:
+        reason = "this backend has no wishes of its own"
+        found.append(Problem("FIELD_NOT_SUPPORTED", f"local.{name}", str(workload.wishes[name]), reason))
+    return found
+
+
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def wrong_limits(workload: Workload) -> list[Problem]:

@@ -1,11 +1,12 @@
-"""The helper that goes into a running sandbox: for `exec`, for hooks and for copying files.
+"""The helper that goes into a running sandbox: for `exec`, for hooks, for copying files and for its network.
 
-`backend` spawns it with a socket on descriptor 3 and sends the spec. It joins the sandbox's groups and namespaces,
-gives up every capability, forks, and runs the command (or the code of `archive`) as the child. The parent serves the
-socket with the same frames as the shim.
+`backend` spawns it with a socket on descriptor 3, or has it forked by `forker`, and sends the spec. It joins the
+sandbox's groups and namespaces, gives up every capability, forks, and runs the command (or the code of `archive`) as
+the child. The parent serves the socket with the same frames as the shim.
 
 It must import nothing of dibs, and nothing at all once it is inside: the files there belong to the sandbox, and code
-loaded from them would run with a view of the host's processes.
+loaded from them would run with a view of the host's processes. Nor may anybody inside look into it before it has become
+the command.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from dibs.backends.local import keeper
     from dibs.backends.local.keeper import Client
     from dibs.backends.local.kernel import write
+    from dibs.backends.local.userns import switch
     from dibs.backends.local.wire import Fields, decode, encode, frame
 else:
     import keeper
     from kernel import write
+    from userns import switch
     from wire import decode, encode, frame
 
 NS_GET_USERNS = 0xB701
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 4, 24, 38, 47, 4
 NAMESPACES = ("ipc", "uts", "net", "cgroup", "pid", "mnt")
 LOADED_EARLY = (termios,)  # `keeper` imports it when it is needed, which would be too late here
 
@@ -45,15 +48,20 @@ def checked(result: int, what: str) -> int:
     return result
 
 
+def check_start(pid: int, started: int) -> None:
+    """After something of the process was opened: it was really its own."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        if int(file.read().rpartition(b")")[2].split()[19]) != started:
+            raise ProcessLookupError(errno.ESRCH, "the sandbox has ended")
+
+
 def join(pid: int, started: int, groups: list[str], *, as_owner: bool = False) -> None:
     """Become a member of the sandbox whose init is `pid`; only our children are in its pid namespace.
 
     `as_owner` keeps the powers over its mounts, which are not the command's.
     """
     opened = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in (*NAMESPACES, "user")}
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        if int(file.read().rpartition(b")")[2].split()[19]) != started:
-            raise ProcessLookupError(errno.ESRCH, "the sandbox has ended")
+    check_start(pid, started)
     for group in groups:
         write(group + "/cgroup.procs", "0")
     # bubblewrap may nest two user namespaces: the outer one owns the others, the command lives in the inner one.
@@ -67,15 +75,19 @@ def join(pid: int, started: int, groups: list[str], *, as_owner: bool = False) -
         checked(libc.setns(opened["user"], 0), "join the inner user namespace")
     for fd in (*opened.values(), owner):
         os.close(fd)
+    checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "keep others from looking in")
 
 
-def give_up_capabilities() -> None:
+def give_up_capabilities(user: tuple[int, int] | None = None) -> None:
+    """All of them, for ever; and become another user of the sandbox on the way."""
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for capability in range(64):
         if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             if ctypes.get_errno() == errno.EINVAL:
                 break  # past the last one that this kernel knows
             checked(-1, "drop a capability")
+    if user is not None:
+        switch(*user)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     nothing = (ctypes.c_uint32 * 6)()
     checked(libc.capset(header, nothing), "drop the capabilities")
@@ -85,10 +97,14 @@ def give_up_capabilities() -> None:
 class Entered(keeper.Keeper):
     """The keeper of one further command. Its only client is whoever asked for it."""
 
+    # Whoever asked may take its time to read: the command waits as long, and nothing is thrown away.
+    stalled = float("inf")
+
     def deliver(self, number: int) -> None:
-        if self.process_fd >= 0:
+        """To the command and all that it has started in its own group, as from the keys of a terminal."""
+        if self.process_fd >= 0:  # not reaped yet, so that the group's number is still its own
             try:
-                _signal.pidfd_send_signal(self.process_fd, number)
+                os.killpg(self.process, number)
             except ProcessLookupError:
                 return
 
@@ -149,8 +165,11 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     privileged = one.get("privileged") == "1"
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
+    user = (int(one["uid"]), int(one["gid"])) if "uid" in one else None
+    if user is not None:
+        keeper.hand_over(child, *user)
     if not privileged:
-        give_up_capabilities()
+        give_up_capabilities(user)
     pid = os.fork()
     if pid == 0:
         step = "chdir"
@@ -229,9 +248,43 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
     os._exit(0)
 
 
+def connect(sock: _socket.socket, spec: Fields) -> None:
+    """A connection to a port of the sandbox's own loopback, sent back as a descriptor.
+
+    A socket belongs to the network in which it was made, whoever uses it then.
+    """
+    one = dict(spec)
+    pid = int(one["pid"])
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    check_start(pid, int(one["started"]))
+    checked(libc.setns(fcntl.ioctl(network, NS_GET_USERNS), 0), "join the user namespace")
+    checked(libc.setns(network, 0), "join the net namespace")
+    refused: OSError = ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
+    for family, address in ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1")):
+        try:
+            found = _socket.socket(family, _socket.SOCK_STREAM)
+            found.settimeout(float(one["timeout"]))
+            found.connect((address, int(one["port"])))
+        except OSError as error:
+            if family == _socket.AF_INET:
+                refused = error
+            continue
+        found.settimeout(None)
+        passed = found.fileno().to_bytes(4, sys.byteorder)
+        sock.sendmsg([frame(b"A")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+        return
+    number = errno.ETIMEDOUT if isinstance(refused, TimeoutError) else refused.errno
+    words = [("error", refused.strerror or "no answer"), ("errno", str(number)), ("step", "connect")]
+    sock.sendall(frame(b"F", encode(words)))
+
+
 def main() -> None:
     if os.fork():  # as in the shim: our maker must not have to wait for us
         os._exit(0)
+    serve()
+
+
+def serve() -> None:
     for number in keeper.IGNORED:
         _signal.signal(number, _signal.SIG_IGN)
     sock = _socket.socket(fileno=3)
@@ -241,7 +294,7 @@ def main() -> None:
         return
     spec = decode(payload)
     try:
-        (copy if dict(spec)["mode"] in ("in", "out") else run)(sock, spec)
+        {"in": copy, "out": copy, "connect": connect}.get(dict(spec)["mode"], run)(sock, spec)
     except OSError as error:
         step = [
             ("error", error.strerror or str(error)),

@@ -1,4 +1,4 @@
-"""Going into a running sandbox: further commands, hooks, copying.
+"""Going into a running sandbox: further commands, hooks, copying, connections.
 
 `backend` calls it for sandboxes that run. The work inside is done by the `enter` program; here are its orders and its
 answers, turned into the errors of the port.
@@ -6,21 +6,25 @@ answers, turned into the errors of the port.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dibs.backends.local import helper, hooks, observe
+from dibs.backends.local import hooks, observe, users
 from dibs.backends.local.handles import groups, living_init
+from dibs.backends.local.helper import Helpers
 from dibs.backends.local.shim_client import Connection, ShimSession
 from dibs.backends.local.wire import decode
 from dibs.backends.port import Exec, Exit, Handle, Workload
 from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
 
+CONNECT_TIMEOUT = 5.0  # a loopback answers at once, or its listener has no room for one more
 
-def run(handle: Handle, command: Exec) -> ShimSession:
+
+def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     """One more command in a running sandbox."""
     init = living_init(handle)
     env = observe.environment(init) | command.env
@@ -29,10 +33,13 @@ def run(handle: Handle, command: Exec) -> ShimSession:
     spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
     spec += [("cmd", word) for word in command.command]
     spec += [("env", f"{name}={value}") for name, value in env.items()]
-    return _enter(spec, command.command[0])
+    if command.user:
+        uid, gid = users.inside(init, command.user)
+        spec += [("uid", str(uid)), ("gid", str(gid))]
+    return _enter(helpers, spec, command.command[0])
 
 
-def run_hook(hook: Hook, handle: Handle, workload: Workload, *, privileged: bool) -> None:
+def run_hook(helpers: Helpers, hook: Hook, handle: Handle, workload: Workload, *, privileged: bool) -> None:
     """A hook in the sandbox's namespaces; raises when it fails."""
     bundle = hooks.write_bundle(Path(handle.folder), "bundle-inside", "/")
     spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", "/"), ("bundle", str(bundle))]
@@ -40,7 +47,7 @@ def run_hook(hook: Hook, handle: Handle, workload: Workload, *, privileged: bool
     spec += [("env", item) for item in hook.env]
     # A createContainer hook's program is the host's, a startContainer hook's the sandbox's.
     spec += [("program", hook.path), ("privileged", "1")] if privileged else [("file", hook.path)]
-    session = _enter(spec, hook.path)
+    session = _enter(helpers, spec, hook.path)
     session.send(hooks.state(workload.id, "created", 1, "/proc/self/fd/200"))
     session.end_of_input()
     said = b""
@@ -62,10 +69,10 @@ def run_hook(hook: Hook, handle: Handle, workload: Workload, *, privileged: bool
         session.close()
 
 
-def copy_in(handle: Handle, archive: Iterator[bytes], path: str) -> None:
+def copy_in(helpers: Helpers, handle: Handle, archive: Iterator[bytes], path: str) -> None:
     reading, writing = os.pipe()
     try:
-        connection = helper.enter(stdin=reading)
+        connection = helpers.enter(stdin=reading)
     except DibsError:
         os.close(writing)
         raise
@@ -91,10 +98,10 @@ def copy_in(handle: Handle, archive: Iterator[bytes], path: str) -> None:
         connection.close()
 
 
-def copy_out(handle: Handle, path: str) -> Iterator[bytes]:
+def copy_out(helpers: Helpers, handle: Handle, path: str) -> Iterator[bytes]:
     reading, writing = os.pipe()
     try:
-        connection = helper.enter(stdout=writing)
+        connection = helpers.enter(stdout=writing)
         connection.send(b"H", [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))])
     except (DibsError, OSError):
         os.close(reading)
@@ -117,8 +124,34 @@ def _enter_spec(handle: Handle) -> list[tuple[str, str]]:
     return [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
 
 
-def _enter(spec: list[tuple[str, str]], command: str) -> ShimSession:
-    connection = helper.enter()
+def connect(helpers: Helpers, handle: Handle, port: int) -> int:
+    """The descriptor of a TCP connection to a port of the sandbox's own loopback."""
+    connection = helpers.enter()
+    try:
+        spec = [*_enter_spec(handle), ("mode", "connect"), ("port", str(port)), ("timeout", repr(CONNECT_TIMEOUT))]
+        connection.send(b"H", spec)
+        fd, fields = connection.take_descriptor()
+    finally:
+        connection.close()
+    if fd is not None:
+        return fd
+    if fields.get("step") == "connect":
+        raise not_connected(port, int(fields["errno"]), fields["error"])
+    raise Conflict("the sandbox has ended", code="NOT_RUNNING", value=handle.sandbox_id)
+
+
+def not_connected(port: int, number: int, reason: str) -> DibsError:
+    if number == errno.ECONNREFUSED:
+        return NotFound(
+            "nothing listens on this port of the sandbox", field="port", value=str(port), code="PORT_CLOSED"
+        )
+    return BackendUnavailable(
+        f"the sandbox's port does not answer: {reason.lower()}", field="port", value=str(port), code="PORT_UNREACHABLE"
+    )
+
+
+def _enter(helpers: Helpers, spec: list[tuple[str, str]], command: str) -> ShimSession:
+    connection = helpers.enter()
     connection.send(b"H", spec)
     one = connection.next(None)
     if one is not None and one[0] == b"A":

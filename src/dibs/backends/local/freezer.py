@@ -12,28 +12,11 @@ import time
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
-    from dibs.backends.local.kernel import status_field, wait_for, write
+    from dibs.backends.local.kernel import inside, status_field, wait_for, write
 else:
-    from kernel import status_field, wait_for, write
+    from kernel import inside, status_field, wait_for, write
 
 SIGCONT, SIGSTOP = 18, 19
-
-
-def inside(init: int) -> list[int]:
-    """Every process of the sandbox but its init, as pids of the host."""
-    try:
-        mine = os.stat(f"/proc/{init}/ns/pid").st_ino
-    except OSError:
-        return []
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != init:
-            try:
-                if os.stat(f"/proc/{name}/ns/pid").st_ino == mine:
-                    found.append(int(name))
-            except OSError:
-                continue
-    return found
 
 
 class Freezer:

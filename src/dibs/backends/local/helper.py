@@ -1,7 +1,8 @@
 """Starting the two programs that live beside a sandbox: the shim and `enter`.
 
-`backend` calls it. Both are run by this interpreter, isolated (`-I -S`), from their own files, with almost no
-environment: what a request says must not reach an interpreter outside of the sandbox.
+`backend` and `entering` call it. Both are run by this interpreter, isolated (`-I -S`), from their own files, with
+almost no environment: what a request says must not reach an interpreter outside of the sandbox. A process that lives
+long has them forked by a server that has them loaded already (`zygote`).
 """
 
 from __future__ import annotations
@@ -19,33 +20,46 @@ from dibs.errors import BackendUnavailable
 
 
 class Program(msgspec.Struct):
-    """A running program: the connection to its descriptor 3, and the child of ours that will end soon."""
+    """A running program: the connection to its descriptor 3, and the child of ours that will end soon, if any."""
 
     connection: Connection
-    child: int
+    child: int = -1
 
     def reap(self) -> None:
+        if self.child < 0:
+            return
         with suppress(ChildProcessError):  # where our program ignores its children, the kernel has waited for them
             os.waitpid(self.child, 0)
 
 
-def start(module: str, stdin: int = -1, stdout: int = -1) -> Program:
-    """Run `shim` or `enter`.
+class Helpers:
+    """How this process starts them."""
 
-    Both leave our process tree by themselves. The child that remains ends at once for `enter`, for the shim when the
-    command is let go; it has to be reaped then.
-    """
-    if not sys.executable:
-        raise BackendUnavailable("this process does not know its own Python interpreter, which runs the sandbox's shim")
-    early = take_early() if module == "shim" else None
-    try:
-        pid, fd = early or spawn(module, stdin, stdout)
-    except OSError as error:
-        raise BackendUnavailable(f"the sandbox's {module} cannot be started: {error.strerror}") from error
-    return Program(Connection(socket.socket(fileno=fd)), pid)
+    def __init__(self, *, long_lived: bool = False) -> None:
+        self._long_lived = long_lived
 
+    def start(self, module: str, stdin: int = -1, stdout: int = -1) -> Program:
+        """Run `shim` or `enter`.
 
-def enter(stdin: int = -1, stdout: int = -1) -> Connection:
-    program = start("enter", stdin=stdin, stdout=stdout)
-    program.reap()
-    return program.connection
+        Both leave our process tree by themselves. The child that remains ends at once for `enter`, for the shim when
+        the command is let go; it has to be reaped then.
+        """
+        if not sys.executable:
+            raise BackendUnavailable(
+                "this process does not know its own Python interpreter, which runs the sandbox's shim"
+            )
+        try:
+            if self._long_lived:
+                from dibs.backends.local import zygote
+
+                return Program(Connection(socket.socket(fileno=zygote.start(module, stdin, stdout))))
+            early = take_early() if module == "shim" else None
+            pid, fd = early or spawn(module, stdin, stdout)
+        except OSError as error:
+            raise BackendUnavailable(f"the sandbox's {module} cannot be started: {error.strerror}") from error
+        return Program(Connection(socket.socket(fileno=fd)), pid)
+
+    def enter(self, stdin: int = -1, stdout: int = -1) -> Connection:
+        program = self.start("enter", stdin=stdin, stdout=stdout)
+        program.reap()
+        return program.connection

@@ -30,6 +30,7 @@ PIECE = 65536
 # let go, so that a stuck terminal cannot hold up a sandbox. Both numbers are guesses.
 BEHIND = 1 << 20
 STALLED = 10.0
+PIPE_ROOM = 1 << 16  # what the kernel keeps in a pipe or a terminal, at most, if nobody has asked for more
 TICK = 30.0  # the longest sleep while a deadline is set: poll's clock stands still while the machine is suspended
 
 
@@ -50,6 +51,8 @@ class Client:
 
 class Keeper:
     """The loop around one process: its streams, its clients, its deadlines. `Shim` and `enter` fill in the rest."""
+
+    stalled = STALLED
 
     def __init__(self) -> None:
         self.poller = select.poll()
@@ -284,17 +287,22 @@ class Keeper:
             os.close(fd)
 
     def drain(self) -> None:
-        """Whatever is still in the pipes after the end, without waiting for writers."""
+        """Whatever is still in the pipes after the end, without waiting for writers.
+
+        No more than a pipe holds: somebody in the background may go on writing for ever, and is not our business.
+        """
         for fd in list(self.outputs):
+            left = PIPE_ROOM
             while fd in self.outputs:
                 try:
-                    data = os.read(fd, PIECE)
+                    data = os.read(fd, min(PIECE, left))
                 except OSError:
                     data = b""
-                if not data:
-                    self.end_output(fd)
-                else:
+                if data:
                     self.emit(self.outputs[fd], data)
+                    left -= len(data)
+                if not data or not left:
+                    self.end_output(fd)
 
     # --- the loop
 
@@ -308,7 +316,8 @@ class Keeper:
             self.kill_at = None
             self.kill()
         behind = [c for c in self.clients.values() if len(c.outbox) > BEHIND]
-        for client in [c for c in behind if now - c.moved > STALLED and not (self.foreground and c.mode == "attach")]:
+        stuck = [c for c in behind if now - c.moved > self.stalled]
+        for client in [c for c in stuck if not (self.foreground and c.mode == "attach")]:
             client.bye = True
             self.drop(client)
             behind.remove(client)
@@ -316,7 +325,7 @@ class Keeper:
             self.congested = bool(behind)
             self.arm()
         due = [t for t in (self.expires_at, self.kill_at) if t is not None]
-        due += [c.moved + STALLED for c in behind]
+        due += [c.moved + self.stalled for c in behind]
         if not due:
             return None
         return max(0.0, min(TICK, min(due) - now)) * 1000 + 1
@@ -390,7 +399,7 @@ class Keeper:
                 self.send(client, b"X", encode(fields))
         while True:
             now = boottime()
-            owing = [c for c in self.clients.values() if c.outbox and now - c.moved < STALLED]
+            owing = [c for c in self.clients.values() if c.outbox and now - c.moved < self.stalled]
             if not owing:
                 return
             poller = select.poll()
@@ -425,6 +434,14 @@ def streams(tty: bool, interactive: bool) -> tuple[tuple[int, int, int], int, di
     out_ours, out_child = os.pipe()
     err_ours, err_child = os.pipe()
     return (in_child, out_child, err_child), in_ours, {out_ours: 1, err_ours: 2}, -1
+
+
+def hand_over(child: tuple[int, int, int], uid: int, gid: int) -> None:
+    """Give the streams to another user, who may want to open /dev/stdout by its name."""
+    for fd in set(child):
+        info = os.fstat(fd)
+        if info.st_mode & 0o170000 == 0o010000 or (fd == child[0] == child[1]):  # a pipe, or the terminal
+            os.fchown(fd, uid, gid)
 
 
 def become(child: tuple[int, int, int], tty: bool) -> None:

@@ -26,6 +26,23 @@ def children_of(pid: int) -> list[int]:
         return [name for name in names if status_field(name, "PPid") == str(pid)]
 
 
+def inside(init: int) -> list[int]:
+    """Every process of the sandbox but its init, as pids of the host."""
+    try:
+        mine = os.stat(f"/proc/{init}/ns/pid").st_ino
+    except OSError:
+        return []
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != init:
+            try:
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == mine:
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
 def status_field(pid: int, name: str) -> str:
     """A line of /proc/PID/status; empty when the process is gone."""
     try:
@@ -63,8 +80,8 @@ def wait_for(path: str, text: str, seconds: float = 5.0) -> None:
         time.sleep(0.001)
 
 
-def kill_strays(sandbox_id: str) -> None:
-    """End processes of a sandbox that has no shim any more.
+def kill_strays(sandbox_id: str) -> bool:
+    """End processes of a sandbox that has no shim any more. Whether none was left at the last look.
 
     A shim that is killed while it sets a sandbox up may leave bubblewrap's init behind, which waits for ever and runs
     nothing. It is known by its environment.
@@ -83,5 +100,6 @@ def kill_strays(sandbox_id: str) -> None:
             except OSError:
                 continue  # gone, or somebody else's
         if not found:
-            return
+            return True
         time.sleep(0.01)
+    return False

@@ -92,9 +92,16 @@ def mounts(init: int, base: set[str]) -> tuple[str, ...]:
         point = next(iter(mount_points(line)))
         modes[point] = "ro" if "ro" in line.split(" ")[5].split(",") else "rw"
     kernel = ("/proc/", "/dev/", "/sys/")
-    return tuple(
-        sorted(f"{p} {mode}" for p, mode in modes.items() if p not in base and p != "/" and not p.startswith(kernel))
-    )
+    return tuple(sorted(f"{p} {mode}" for p, mode in modes.items() if p not in base and not p.startswith(kernel)))
+
+
+def shared_memory(init: int) -> int:
+    """How much fits into /dev/shm."""
+    try:
+        room = os.statvfs(f"/proc/{init}/root/dev/shm")
+    except OSError as error:
+        raise unreadable("its shared memory", error) from error
+    return room.f_blocks * room.f_frsize
 
 
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}

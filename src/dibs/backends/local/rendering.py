@@ -25,11 +25,14 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if not bwrap.path:
         raise BackendUnavailable(bwrap.reason, field="backend", value="local", remedy=bwrap.remedy)
     applied = edits.apply(workload.devices)
-    problems = [*checking.wrong(workload, home), *applied.problems, *checking.wrong_limits(workload)]
+    host_root = workload.root == "host"
+    # A root archive has not been unpacked yet when a name would have to be looked up in it.
+    user, trouble = checking.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
+    problems = [*checking.wrong(workload, home), *checking.wrong_for_local(workload), *trouble]
+    problems += [*applied.problems, *checking.wrong_limits(workload)]
     if problems:
         unsupported = all(problem.code in checking.UNSUPPORTED_CODES for problem in problems)
         raise (Unsupported if unsupported else InvalidRequest)(problems)
-    host_root = workload.root == "host"
     if host_root:
         layout = _host_layout(bwrap.path, probes)
         workdir = os.path.realpath(workload.workdir)
@@ -42,10 +45,11 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         layout = rootfs.folder_layout(root)
         workdir = os.path.normpath(workload.workdir)
         binds = []
-    rootfs.add_own(layout, host_network=workload.network == "host", host_root=host_root, root=root)
+    host_network = workload.network == "host"
+    rootfs.add_own(layout, host_network=host_network, host_root=host_root, root=root, shm=workload.shm_bytes)
     if not host_root:
         layout.folder(workdir)
-    base = list(layout.points)
+    base = [*layout.points, "/"]
     explicit = [Bind(os.path.realpath(m.source), os.path.normpath(m.target), m.writable) for m in workload.mounts]
     binds += explicit
     binds += [Bind(one.source, one.target, one.writable) for one in applied.mounts if one.source]
@@ -59,8 +63,13 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     hidden = rootfs.hide(layout, _secrets(home), binds, host_root=host_root)
     for node in applied.nodes:
         layout.args += ["--dev-bind", node.source, node.fact.path]
+    if workload.read_only:
+        # Its own scratch folders and whatever was mounted writable stay so, the working directory among them.
+        sealed = layout.seal()
+        base = [point for point in base if point not in sealed]
+        expected_mounts |= dict.fromkeys(sealed, "ro")
     env = {**workload.env, "PWD": workdir}  # bubblewrap sets it
-    args = [*bubblewrap.SEPARATION, *bwrap.flags]
+    args = [*(() if bwrap.all_ids else (*bubblewrap.ONE_ID, *bwrap.flags)), *bubblewrap.SEPARATION]
     if workload.network == "none":
         args.append("--unshare-net")
     if not workload.tty:
@@ -70,6 +79,9 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         if bubblewrap.is_loader_variable(name):
             args += ["--setenv", name, value]
     args += ["--chdir", workdir]
+    limits = cgroups.expected(workload.limits)
+    if workload.shm_bytes is not None:
+        limits["shm_bytes"] = -(-workload.shm_bytes // cgroups.PAGE) * cgroups.PAGE  # whole pages
     native: dict[str, Any] = {
         "bwrap": bwrap.path,
         "version": bwrap.version,
@@ -78,7 +90,9 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         "workdir": workdir,
         "root": root,
         "base": [*base, *hidden],
-        "limits": cgroups.expected(workload.limits),
+        "limits": limits,
+        "ids": "all" if bwrap.all_ids else "one",
+        "user": list(user) if user is not None else [],
         "hooks": [msgspec.to_builtins(hook) for hook in applied.hooks],
         "notes": layout.notes,
     }
@@ -89,7 +103,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
             nodes=tuple(sorted(node.fact for node in applied.nodes)),
             env=env,
             mounts=tuple(sorted(f"{p} {m}" for p, m in expected_mounts.items() if p not in base and p not in hidden)),
-            limits=cgroups.expected(workload.limits),
+            limits=limits,
             isolation={
                 **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
                 "network": "host" if workload.network == "host" else "own",
@@ -134,6 +148,9 @@ def shim_spec(
         ("freezer", group.freezer),
         ("oom", group.oom),
     ]
+    spec.append(("ids", native["ids"]))
+    if native["user"]:
+        spec += [("uid", str(native["user"][0])), ("gid", str(native["user"][1]))]
     if workload.ttl_seconds is not None:
         spec.append(("ttl", repr(float(workload.ttl_seconds))))
     spec += [("arg", word) for word in native["args"]]

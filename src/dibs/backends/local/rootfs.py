@@ -63,18 +63,27 @@ class Layout(msgspec.Struct):
     args: list[str] = []
     points: list[str] = []
     notes: list[str] = []
+    overlaid: list[str] = []
 
     def overlay(self, source: str, target: str) -> None:
         self.args += ["--overlay-src", source, "--tmp-overlay", target]
         self.points.append(target)
+        self.overlaid.append(target)
 
     def bind(self, one: Bind) -> None:
         self.args += ["--bind" if one.writable else "--ro-bind", one.source, one.target]
         self.points.append(one.target)
 
-    def tmpfs(self, target: str, mode: str = "0755") -> None:
-        self.args += ["--perms", mode, "--tmpfs", target]
+    def tmpfs(self, target: str, mode: str = "0755", size: int | None = None) -> None:
+        self.args += [*(["--size", str(size)] if size else []), "--perms", mode, "--tmpfs", target]
         self.points.append(target)
+
+    def seal(self) -> list[str]:
+        """Take the private layer's writability away, after everything has its place in it. Gives what is sealed."""
+        sealed = [*(path for path in self.overlaid if path != "/"), "/"]
+        for path in sealed:
+            self.args += ["--remount-ro", path]
+        return sealed
 
     def folder(self, target: str, mode: str = "0755") -> None:
         self.args += ["--perms", mode, "--dir", target]
@@ -150,9 +159,10 @@ def folder_layout(root: str) -> Layout:
     return layout
 
 
-def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = "/") -> None:
+def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = "/", shm: int | None = None) -> None:
     """Fresh kernel and scratch file systems, and the way to name servers."""
     layout.args += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
+    layout.tmpfs("/dev/shm", "1777", shm)  # noqa: S108  # the sandbox's own
     layout.tmpfs("/tmp", "1777")  # noqa: S108  # the sandbox's own
     layout.tmpfs("/run")
     if host_root and os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"):  # noqa: S108

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _socket
+import fcntl
 import os
 import select
 import sys
@@ -20,7 +21,7 @@ import time
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
-    from dibs.backends.local.freezer import Freezer, inside
+    from dibs.backends.local.freezer import Freezer
     from dibs.backends.local.hookrun import Hook, run_hook
     from dibs.backends.local.keeper import (
         IGNORED,
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
         Client,
         Keeper,
         become,
+        hand_over,
         receive,
         streams,
     )
-    from dibs.backends.local.kernel import boottime, children_of, gone, status_field, write
+    from dibs.backends.local.kernel import boottime, children_of, gone, inside, status_field, write
     from dibs.backends.local.logfile import Log
+    from dibs.backends.local.userns import UserNamespace, switch
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
-    from freezer import Freezer, inside
+    from freezer import Freezer
     from hookrun import Hook, run_hook
     from keeper import (
         IGNORED,
@@ -51,11 +54,13 @@ else:
         Client,
         Keeper,
         become,
+        hand_over,
         receive,
         streams,
     )
-    from kernel import boottime, children_of, gone, status_field, write
+    from kernel import boottime, children_of, gone, inside, status_field, write
     from logfile import Log
+    from userns import UserNamespace, switch
     from wire import cut, decode, encode, frame
 
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
@@ -82,20 +87,28 @@ def quote(text: str) -> str:
 class Shim(Keeper):
     """The keeper of a sandbox's main command."""
 
-    def __init__(self, hold: _socket.socket, guard: int, spec: Fields) -> None:
+    def __init__(self, hold: _socket.socket, guard: int, ids: UserNamespace | None, spec: Fields) -> None:
         super().__init__()
         self.guard = guard
+        self.ids = ids
         self.hold: _socket.socket | None = hold
         self.hold_box = bytearray()
         one = dict(spec)
         self.folder_path = one["folder"]
         self.folder = os.open(self.folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # As long as we have it nobody removes the folder under our feet; who has it while no shim does, keeps any from
+        # coming after. The kernel lets go of it when we end, however we do.
+        fcntl.flock(self.folder, fcntl.LOCK_EX)
+        if not os.path.exists(self.folder_path):
+            raise FileNotFoundError(2, "the sandbox's folder was removed")
         self.sandbox_id = one["id"]
         self.tty = one["tty"] == "1"
         self.interactive = self.tty or one["interactive"] == "1"
         self.wants_foreground = one["foreground"] == "1"
         self.grace = float(one["grace"])
         self.ttl = float(one["ttl"]) if "ttl" in one else None
+        self.all_ids = one.get("ids") == "all"
+        self.user = (int(one.get("uid", "0")), int(one.get("gid", "0")))
         self.bwrap = one["bwrap"]
         self.args = [v for k, v in spec if k == "arg"]
         self.command = [v for k, v in spec if k == "cmd"]
@@ -142,26 +155,34 @@ class Shim(Keeper):
         """Start bubblewrap up to the point where only the command is missing."""
         child, stdin, outputs, master = streams(self.tty, self.interactive)
         info_ours, info = os.pipe()
-        block, self.go = os.pipe()
+        block, self.go = self.hold_back()
         argv = [self.bwrap, *self.args, "--info-fd", str(info), "--block-fd", str(block)]
-        # The init itself keeps the other end of the block open: if we are killed it must not read an end of file,
-        # which bubblewrap takes for "go".
-        argv += ["--sync-fd", str(self.go), "--", *self.command]
+        passed = {info, block}
+        if self.all_ids:
+            namespace = self.user_namespace()
+            # As what bubblewrap calls its sync-fd too, because that is closed before the command runs.
+            argv += ["--userns", str(namespace), "--sync-fd", str(namespace)]
+            passed.add(namespace)
+        argv += ["--", *self.command]
+        program = os.open(self.bwrap, os.O_RDONLY | os.O_CLOEXEC)  # another user may not see its folder
         pid = os.fork()
         if pid == 0:
             try:
                 for group in self.groups:
                     write(group + "/cgroup.procs", "0")
+                if self.all_ids and any(self.user):
+                    hand_over(child, *self.user)
+                    switch(*self.user)
                 become(child, self.tty)
-                for fd in (info, block, self.go):
+                for fd in passed:
                     os.set_inheritable(fd, True)
                 os.chdir("/")
-                os.execve(self.bwrap, argv, self.env)  # noqa: S606
+                os.execve(program, argv, self.env)  # noqa: S606
             except BaseException as error:  # noqa: BLE001  # the child of a fork: whatever it is, it must end here
                 os.write(2, f"bwrap: cannot be started: {error}\n".encode())
             finally:
                 os._exit(1)
-        for fd in {*child, info, block}:
+        for fd in {*child, *passed, program}:
             os.close(fd)
         self.early = bytearray()
         self.adopt(pid, stdin, outputs, master)
@@ -196,6 +217,24 @@ class Shim(Keeper):
             raise RuntimeError(self.complaint())
         for fd in list(self.outputs):  # warnings of bubblewrap are not the workload's output
             self.skim(fd)
+
+    def hold_back(self) -> tuple[int, int]:
+        """What bubblewrap waits on before it runs the command, and our end of it.
+
+        bubblewrap takes an end of file for "go", so there must never be one, even if we are killed: it is given an end
+        that is a writer too.
+        """
+        reading, writing = os.pipe()
+        block = os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC)
+        os.close(reading)
+        return block, writing
+
+    def user_namespace(self) -> int:
+        ids, self.ids = self.ids, None
+        if ids is not None and ids.owner != self.user:
+            ids.leave()
+            ids = None
+        return (ids or UserNamespace(*self.user)).take()
 
     def skim(self, fd: int) -> None:
         try:
@@ -314,6 +353,9 @@ class Shim(Keeper):
         elif kind == b"T":
             self.answer(client, [("ok", "1")])
             self.stop("stopped", float(fields["grace"]))
+        elif kind == b"K":
+            self.keep_until(float(fields["at"]) if "at" in fields else None)
+            self.answer(client, [("phase", self.phase())])
         elif kind == b"L":
             self.emit(2, fields["text"].encode(errors="surrogateescape"))
             self.answer(client, [("ok", "1")])
@@ -326,6 +368,14 @@ class Shim(Keeper):
                     self.answer(client, [("error", str(error))])
                     return
             self.answer(client, [("phase", self.phase())])
+
+    def keep_until(self, at: float | None) -> None:
+        """Another end of its time; by the clock on the wall, as whoever asked for it has it."""
+        left = None if at is None else max(0.0, at - time.time())
+        if self.held:
+            self.ttl = left
+        else:
+            self.expires_at = None if left is None else boottime() + left
 
     def other(self, fd: int) -> None:
         """The hold: `go`, or the end of the caller."""
@@ -495,14 +545,23 @@ def main() -> None:
         _signal.signal(number, _signal.SIG_IGN)
     hold = _socket.socket(fileno=3)
     os.set_inheritable(3, False)
+    # It takes a while, and our maker is still busy with what it will ask for. Only root can have it at all.
+    ids = UserNamespace() if os.geteuid() == 0 else None
     payload = receive(hold)
     if not payload:
         return
     fields = decode(payload)
-    complaints = os.open(f"{dict(fields)['folder']}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        shim = Shim(hold, guard, ids, fields)
+    except OSError as error:
+        hold.sendall(frame(b"A", encode([("error", str(error))])))
+        return
+    if ids is not None and not shim.all_ids:
+        shim.ids = None
+        ids.leave()
+    complaints = os.open("shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=shim.folder)
     os.dup2(complaints, 2)
     os.close(complaints)
-    shim = Shim(hold, guard, fields)
     try:
         shim.prepare()
         shim.launch()

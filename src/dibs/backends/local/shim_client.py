@@ -10,12 +10,16 @@ import _socket as socket  # the wrapper around it takes longer to load than all 
 import errno
 import os
 import select
+import sys
 from pathlib import Path
 
 from dibs.backends.local.wire import cut, decode, encode, frame
 from dibs.backends.port import Exit, Output
 from dibs.errors import BackendUnavailable, Conflict
 
+INT = 4
+MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
+ENOUGH = 1 << 20  # how much output one call of `receive` gives at most, or a little more
 ANSWER_TIMEOUT = 10.0  # a shim that does not answer in this time is stuck; requests are handled at once
 
 
@@ -73,24 +77,29 @@ class Connection:
     def next(self, timeout: float | None) -> tuple[bytes, bytes] | None:
         """One frame, waiting for it; None at the end. Raises TimeoutError."""
         while True:
-            one = cut(self._box)
+            one = self.waiting()
             if one is not None:
                 return one
             if self._ended:
                 return None
             self._take(timeout)
 
+    def waiting(self) -> tuple[bytes, bytes] | None:
+        """One frame that has been taken in already."""
+        return cut(self._box)
+
     def _take(self, timeout: float | None) -> bool:
         """Read once into the box; False at the end."""
-        self.sock.settimeout(timeout)
         try:
-            data = self.sock.recv(65536)
+            data = self.sock.recv(65536, socket.MSG_DONTWAIT)
         except BlockingIOError as error:
-            raise TimeoutError from error
+            poller = select.poll()
+            poller.register(self.sock.fileno(), select.POLLIN)
+            if timeout == 0 or not poller.poll(None if timeout is None else timeout * 1000):
+                raise TimeoutError from error
+            return self._take(0.0)
         except ConnectionResetError:
             data = b""
-        finally:
-            self.sock.settimeout(None)
         self._ended = not data
         self._box += data
         return bool(data)
@@ -105,6 +114,16 @@ class Connection:
         except TimeoutError as error:
             raise BackendUnavailable("the sandbox's shim does not answer") from error
         return None if one is None else dict(decode(one[1]))
+
+    def take_descriptor(self) -> tuple[int | None, dict[str, str]]:
+        """A descriptor that comes with an answer, or what was said instead."""
+        data, ancillary, _, _ = self.sock.recvmsg(65536, socket.CMSG_SPACE(INT), MSG_CMSG_CLOEXEC)
+        for level, kind, passed in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                return int.from_bytes(passed[:INT], sys.byteorder), {}
+        self._box += data
+        one = self.next(None) if data else None
+        return None, dict(decode(one[1])) if one is not None else {}
 
     def close(self) -> None:
         self.sock.close()
@@ -153,10 +172,15 @@ class ShimSession:
             return [self._exit]
         found: list[Output | Exit] = []
         wait = timeout
+        size = 0
         while self._exit is None:
             try:
-                one = self._connection.next(wait)
+                # A command that never stops talking must not keep us here. What has been taken in already is given in
+                # any case: the descriptor would not tell of it again.
+                one = self._connection.next(wait) if size < ENOUGH else self._connection.waiting()
             except TimeoutError:
+                break
+            if one is None and size >= ENOUGH:
                 break
             if one is None:
                 self._exit = Exit(137, "lost", 9, "the connection to the sandbox broke off")
@@ -166,6 +190,8 @@ class ShimSession:
                 found.append(Output("stderr", one[1]))
             elif one[0] == b"X":
                 self._exit = exit_of(dict(decode(one[1])))
+            if one is not None:
+                size += len(one[1])
             wait = 0.0  # take what else is there, without waiting
         if self._exit is not None:
             found.append(self._exit)

@@ -1,4 +1,4 @@
-"""Starting an isolated interpreter for the shim or for `enter`, as early as possible.
+"""Starting an isolated interpreter for the shim, for `enter` or for the fork server, as early as possible.
 
 `helper` calls `spawn`. The command line calls `start_early` before it has loaded anything else: an interpreter takes a
 while to start, and the time in which dibs itself loads is enough for it. If the request is then refused, our end of the
@@ -19,12 +19,12 @@ KEPT = ("LD_LIBRARY_PATH",)
 _waiting: list[tuple[int, int]] = []  # the early shim: its pid, and our end of the connection
 
 
-def spawn(module: str, stdin: int = -1, stdout: int = -1) -> tuple[int, int]:
-    """Run `shim` or `enter`; its pid, and our end of the connection to its descriptor 3. Raises OSError."""
+def spawn(module: str, stdin: int = -1, stdout: int = -1, *, packets: bool = False) -> tuple[int, int]:
+    """Run a module; its pid, and our end of the connection to its descriptor 3. Raises OSError."""
     import _socket
     import fcntl
 
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET if packets else _socket.SOCK_STREAM)
     high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
     theirs.close()
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []

@@ -1,0 +1,102 @@
+"""A user namespace that maps every id, for sandboxes that root makes.
+
+bubblewrap by itself maps one id; then nobody else can be inside, and no command can run as another user. Root may map
+them all. The ids are the same inside and outside, as engines have it too: what uid 1000 may do with a file of the host,
+it may do inside, where the file is shown at all. Nobody inside has a capability, nor can anybody get one, so a process
+stays whoever dibs made it; further user namespaces are forbidden.
+
+The shim calls it, `bubblewrap` tries it out. Like the shim it must import nothing of dibs, and little else: ctypes only
+in the process that becomes the namespace's first and ends at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+NEW_USER = 0x10000000
+
+
+def identity(kind: str) -> str:
+    """Every id that we have ourselves, mapped to itself."""
+    with open(f"/proc/self/{kind}_map") as file:
+        rows = [line.split() for line in file]
+    return "".join(f"{first} {first} {count}\n" for first, _, count in rows)
+
+
+def switch(uid: int, gid: int) -> None:
+    """Become a user with one group; its powers are gone with it, if it is not root."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+class UserNamespace:
+    """Made in two steps, so that the slow one can go on beside something else: begun by `__init__`, had by `take`."""
+
+    def __init__(self, uid: int = 0, gid: int = 0) -> None:
+        self.owner = (uid, gid)
+        ours, theirs = os.pipe()
+        waiting, self.go = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.close(ours)
+                os.close(self.go)
+                _become_first(uid, gid, waiting, theirs)
+                code = 0
+            except OSError as error:
+                code = error.errno or 1
+            finally:
+                os._exit(code)
+        os.close(theirs)
+        os.close(waiting)
+        self.told = ours
+
+    def take(self) -> int:
+        """The descriptor of the namespace, mapped. Raises OSError."""
+        try:
+            fd = -1
+            if os.read(self.told, 1):
+                fd = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY)
+                for kind in ("uid", "gid"):
+                    # In one write: the kernel takes no second one.
+                    target = os.open(f"/proc/{self.pid}/{kind}_map", os.O_WRONLY)
+                    os.write(target, identity(kind).encode())
+                    os.close(target)
+                os.write(self.go, b"m")
+        except OSError:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        finally:
+            code = self.leave()
+        if code:
+            if fd >= 0:
+                os.close(fd)
+            raise OSError(code if code > 0 else errno.EPERM, "a user namespace with all ids cannot be made")
+        return fd
+
+    def leave(self) -> int:
+        """End the process that has kept the namespace; its exit code."""
+        for fd in (self.go, self.told):
+            os.close(fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _become_first(uid: int, gid: int, waiting: int, told: int) -> None:
+    import ctypes
+
+    if uid or gid:
+        switch(uid, gid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_USER) < 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    os.write(told, b"u")
+    if not os.read(waiting, 1):
+        return
+    # Whoever is inside has no capability, so it cannot raise this again.
+    fd = os.open("/proc/sys/user/max_user_namespaces", os.O_WRONLY)
+    os.write(fd, b"0")
+    os.close(fd)

@@ -1,0 +1,122 @@
+"""Who a command runs as: the words of a request, the ids of a sandbox.
+
+`rendering` asks for a workload's user before anything is made, `entering` for that of a further command. A number needs
+no entry in any file; its group, if none is said, is the one of its entry in the root's own passwd file, else the group
+with the same number. A name must be in that file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from dibs.errors import InvalidRequest, Problem
+
+MUCH = 1 << 20  # bytes of a passwd file that are looked at
+LARGEST = (1 << 32) - 2  # the next number means "none" to the kernel
+
+
+def parse(text: str) -> tuple[str, str]:
+    """User and group of `uid`, `uid:gid` or names; the group may be empty."""
+    user, colon, group = text.partition(":")
+    if not user or (colon and not group) or ":" in group:
+        raise _invalid(text, 'it must be "uid" or "uid:gid"')
+    return user, group
+
+
+def _invalid(text: str, reason: str, remedy: str = "") -> InvalidRequest:
+    return InvalidRequest(reason, field="user", value=text, remedy=remedy)
+
+
+def _number(word: str, text: str) -> int | None:
+    if not word.isascii() or not word.isdigit():
+        return None
+    number = int(word)
+    if number > LARGEST:
+        raise _invalid(text, f"the largest id is {LARGEST}")
+    return number
+
+
+def _rows(path: str) -> list[list[str]]:
+    """Of a file that whoever is inside may have made: it is read only if it is one, and not without an end."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # a root needs no users
+    except OSError as error:
+        raise _invalid(path, f"it cannot be read: {(error.strerror or str(error)).lower()}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _invalid(path, "it is no file")
+        text = os.read(fd, MUCH).decode(errors="replace")
+    finally:
+        os.close(fd)
+    rows = [line.split(":") for line in text.split("\n")]
+    return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
+
+
+def find(text: str, passwd: str, group: str) -> tuple[int, int]:
+    """The ids that are meant, by the given files. Raises InvalidRequest."""
+    user_word, group_word = parse(text)
+    uid, gid = _number(user_word, text), _number(group_word, text)
+    for row in _rows(passwd) if uid is None or not group_word else []:
+        if row[0] == user_word if uid is None else row[2] == str(uid):
+            uid = int(row[2])
+            gid = int(row[3]) if not group_word and row[3].isdecimal() else gid
+            break
+    if uid is None:
+        raise _invalid(text, "the root has no user of this name", "say the number")
+    if group_word and gid is None:
+        gid = next((int(row[2]) for row in _rows(group) if row[0] == group_word), None)
+        if gid is None:
+            raise _invalid(text, "the root has no group of this name", "say the number")
+    return uid, uid if gid is None else gid
+
+
+def unmapped(kind: str, number: int, text: str, remedy: str) -> Problem:
+    reason = f"the {kind} {number} is not mapped in the sandbox's user namespace"
+    return Problem("USER_NOT_MAPPED", "user", text, reason, remedy)
+
+
+def is_mapped(number: int, id_map: str) -> bool:
+    rows = [[int(word) for word in line.split()] for line in id_map.splitlines()]
+    return any(first <= number < first + count for first, _, count in rows)
+
+
+def inside(init: int, text: str) -> tuple[int, int]:
+    """The ids of a user in a running sandbox. Raises InvalidRequest if there is none such."""
+    from dibs.backends.local.observe import Sandboxed, unreadable
+
+    files = []
+    for name in ("/etc/passwd", "/etc/group"):
+        try:
+            files.append(Sandboxed(init).resolve(name))
+        except OSError:
+            files.append("/dev/null")
+    uid, gid = find(text, *files)
+    problems = []
+    for kind, number in (("uid", uid), ("gid", gid)):
+        try:
+            with open(f"/proc/{init}/{kind}_map") as file:
+                ids = file.read()
+        except OSError as error:
+            raise unreadable("its user namespace", error) from error
+        if not is_mapped(number, ids):
+            known = ", ".join(line.split()[0] for line in ids.splitlines())
+            remedy = f"only {kind} {known} is there; all are in a sandbox that root has made"
+            problems.append(unmapped(kind, number, text, remedy))
+    if problems:
+        raise InvalidRequest(problems)
+    return uid, gid
+
+
+def for_workload(text: str, root: str, *, all_ids: bool) -> tuple[tuple[int, int], list[Problem]]:
+    """The ids of a workload's user, and what is wrong with them."""
+    try:
+        uid, gid = find(text, f"{root}/etc/passwd", f"{root}/etc/group")
+    except InvalidRequest as error:
+        return (0, 0), list(error.problems)
+    if all_ids or (uid, gid) == (os.getuid(), os.getgid()):
+        return (uid, gid), []
+    remedy = f"as an ordinary user say {os.getuid()}:{os.getgid()} or nothing; root can run workloads as anybody"
+    return (uid, gid), [unmapped("user", uid, text, remedy)]

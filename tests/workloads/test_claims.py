@@ -275,16 +275,14 @@ def test_a_claim_is_kept_used_and_forgotten(host: Workloads) -> None:
         kept_claims.load(host.home, "pair")
 
 
-def test_only_the_owner_or_root_touches_a_sandbox(host: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
+def test_only_the_owner_or_root_touches_a_sandbox(host: Workloads) -> None:
     from dibs.backends.port import Exec
     from dibs.errors import Conflict
+    from dibs.workloads.identity import Identity
 
     row = host.create(parse_spec({}))
-    real = os.getuid()
-    host.ledger._db.execute("UPDATE sandboxes SET uid = :uid", uid=real + 1)
-    monkeypatch.setattr(os, "getuid", lambda: real or 4711)
+    owner = host
+    host = host.seen_by(Identity(name="somebody", uid=row.uid + 1, sees_all=True))
     for touch in (
         lambda: host.stop(row.id),
         lambda: host.pause(row.id),
@@ -295,6 +293,6 @@ def test_only_the_owner_or_root_touches_a_sandbox(host: Workloads, monkeypatch: 
         with pytest.raises(Conflict) as caught:
             touch()
         assert caught.value.code == "NOT_YOURS"
-    monkeypatch.undo()
-    host.ledger._db.execute("UPDATE sandboxes SET uid = :uid", uid=real)
     assert host.sandbox(row.id).state == "running"
+    root = owner.seen_by(Identity(name="root", uid=0, sees_all=True, owns_all=True))
+    assert root.stop(row.id, 0.0).state == "exited"

@@ -67,7 +67,7 @@ class Astray(LocalBackend):
 
 
 def test_a_mismatch_ends_the_sandbox_before_its_command_starts(service: Workloads, tmp_path: Path) -> None:
-    service.registry._made["local"] = Astray(service.home)
+    service.registry._made["local", None] = Astray(service.home)
     with pytest.raises(DeliveryMismatch) as caught:
         service.create(parse_spec({"gpu": 1, "name": "astray", "command": ["touch", "ran"]}))
     assert "/dev/simgpu7 c 1:3" in str(caught.value)

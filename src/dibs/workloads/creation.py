@@ -182,11 +182,21 @@ class Creation:
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
         """Record why there is no sandbox, and free what it had."""
+        if self._ledger.sandbox(sandbox_id).state == "stopping":
+            with self._ledger.writing():
+                withdraw(self._ledger, sandbox_id)
+            return
         code = error.code if isinstance(error, DibsError) else type(error).__name__
         detail = f"{code}: {error}"
         result = Exit(1, "not-started", detail=detail, at=time.time())
         with self._ledger.writing():
             self._ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=detail.splitlines()[0])
+
+
+def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:
+    """A sandbox that was removed before it ran, and of which nothing is left; part of the caller's transaction."""
+    result = Exit(0, "stopped", detail="removed before it ran", at=time.time())
+    ledger.end(sandbox_id, "exited", exit=encode(result).encode(), reason=result.detail)
 
 
 def _without_values(spec: SandboxSpec) -> SandboxSpec:

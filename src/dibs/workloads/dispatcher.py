@@ -24,7 +24,7 @@ from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
-from dibs.workloads.creation import Creation, Order, Pending
+from dibs.workloads.creation import Creation, Order, Pending, withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of, reconcile
 from dibs.workloads.rendering import Prepared
@@ -118,6 +118,9 @@ class Dispatcher:
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> None:
         creation = Creation(workloads.home, workloads.ledger)
         try:
+            if workloads.ledger.sandbox(order.sandbox_id).state != "creating":
+                self._let_go(workloads, order)
+                return
             if prepared is None:
                 prepared = self._again(workloads, creation, order)
             creation.deliver(order, prepared)
@@ -131,11 +134,18 @@ class Dispatcher:
                 row = workloads.sandbox(order.sandbox_id)
                 self._on_ready(row, time.time() - row.created_at)
 
+    def _let_go(self, workloads: Workloads, order: Order) -> None:
+        """It was removed before it was its turn."""
+        ledger = workloads.ledger
+        order.backend.discard(_unfinished(workloads, order))
+        with ledger.writing():
+            if ledger.sandbox(order.sandbox_id).state == "stopping":
+                withdraw(ledger, order.sandbox_id)
+
     def _again(self, workloads: Workloads, creation: Creation, order: Order) -> Prepared:
         """What another gateway had begun: nothing of its attempt may be left before the next one."""
-        handle = Handle(order.backend.name, order.sandbox_id, str(workloads.home.sandbox(order.sandbox_id)))
         try:
-            order.backend.discard(handle)
+            order.backend.discard(_unfinished(workloads, order))
             return creation.again(order, workloads.inventory())
         except BaseException as error:
             creation.fail(order.sandbox_id, error)
@@ -208,8 +218,8 @@ class Dispatcher:
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""
         ledger = workloads.ledger
-        for row in ledger.sandboxes(live_only=True, states=("queued", "creating")):
-            if row.origin != GATEWAY or row.id in self._in_hand:
+        for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
+            if row.origin != GATEWAY or row.id in self._in_hand or (row.state == "stopping" and row.handle):
                 continue
             if row.owner != myself():
                 if not absent(row.owner):
@@ -217,7 +227,7 @@ class Dispatcher:
                 with ledger.writing():
                     if not ledger.adopt(row.id, row.owner, myself()):
                         continue  # another gateway was faster
-            if row.state == "creating":
+            if row.state != "queued":
                 self._hand_out(_order(workloads, row), None)
             else:
                 self._wake.set()
@@ -227,6 +237,10 @@ class Dispatcher:
         for row in workloads.ledger.sandboxes(live_only=True, states=("running", "paused")):
             if row.expires_at is not None and time.time() > row.expires_at + _THOROUGH:
                 workloads.expire(row.id)
+
+
+def _unfinished(workloads: Workloads, order: Order) -> Handle:
+    return Handle(order.backend.name, order.sandbox_id, str(workloads.home.sandbox(order.sandbox_id)))
 
 
 def _any_gone(rows: list[SandboxRow]) -> bool:

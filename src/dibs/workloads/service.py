@@ -21,7 +21,7 @@ from dibs.plan.explanation import Explanation
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.creation import Creation, Order
+from dibs.workloads.creation import Creation, Order, withdraw
 from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
 from dibs.workloads.receipt import Receipt
@@ -29,10 +29,11 @@ from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.waiting import Waiting, WaitNews
-from dibs.workloads.world import DeviceState, look_around, state_of, world_of
+from dibs.workloads.world import DeviceState, look_around, started_by_dibs, state_of, world_of
 
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
+_PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
 
 
@@ -77,6 +78,9 @@ class Workloads:
 
     def inventory(self) -> Inventory:
         return look_around(self.home, self.ledger)
+
+    def started_by_dibs(self) -> Callable[[int], bool]:
+        return started_by_dibs(self.ledger)
 
     def devices(self) -> tuple[Inventory, list[DeviceState]]:
         inventory = self.inventory()
@@ -274,13 +278,8 @@ class Workloads:
         row, backend, handle = self._live(reference)
         if not row.live:
             return row
-        if row.state == "queued" or (row.origin and row.handle is None and absent(row.owner)):
+        if row.handle is None or row.state == "creating":
             return self._withdraw(row, backend)
-        if row.state == "creating":
-            raise Conflict(
-                "the sandbox is still being created", field="sandbox", value=row.name, code="STILL_CREATING",
-                remedy="try again",
-            )  # fmt: skip
         if row.state != "stopping":
             with self.ledger.writing():
                 self.ledger.set_state(row.id, "stopping", expected=("running", "paused"))
@@ -289,18 +288,28 @@ class Workloads:
         return self.settle(row.id)
 
     def _withdraw(self, row: SandboxRow, backend: Backend) -> SandboxRow:
-        """End a sandbox that waits, or whose gateway has died before it ran. Nothing of it may be left."""
-        if row.state != "queued":
-            backend.discard(handle_of(row))
-        result = Exit(0, "stopped", detail="removed before it ran", at=time.time())
-        with self.ledger.writing():
-            if self.sandbox(row.id).state != row.state:
+        """End a sandbox that does not run yet. Whoever is making it is told, and lets go; it is waited for."""
+        if row.origin and row.state == "creating" and not absent(row.owner):
+            with self.ledger.writing():
+                if self.sandbox(row.id).state == "creating":
+                    self.ledger.set_state(row.id, "stopping", expected=("creating",))
+        elif row.state == "queued" or (row.origin and absent(row.owner)):
+            if row.state != "queued":
+                backend.discard(handle_of(row))
+            with self.ledger.writing():
+                if self.sandbox(row.id).state == row.state:
+                    withdraw(self.ledger, row.id)
+        deadline = time.monotonic() + _PATIENCE
+        pause = 0.002
+        while (now := self.sandbox(row.id)).live and now.handle is None and time.monotonic() < deadline:
+            if now.state != "stopping":
                 raise Conflict(
-                    "the sandbox is being created", field="sandbox", value=row.name, code="STILL_CREATING",
+                    "the sandbox is still being created", field="sandbox", value=row.name, code="STILL_CREATING",
                     remedy="try again",
                 )  # fmt: skip
-            self.ledger.end(row.id, "exited", exit=msgspec.json.encode(result), reason=result.detail)
-        return self.sandbox(row.id)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+        return self.stop(row.id, 0.0) if now.live and now.handle is not None else now
 
     def renew(self, reference: str, at: float | None) -> SandboxRow:
         """Give a live sandbox another end, in seconds since the epoch; None: none."""

@@ -1,0 +1,206 @@
+"""A gateway answers before anything is made: booked, queued or refused, and what it accepted outlives it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+from dibs.errors import Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
+from dibs.home import Home
+from dibs.process import name_of
+from dibs.request.spec import parse_spec
+from dibs.settings import Quota, Settings
+from dibs.workloads.admission import admit, waiting_for
+from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.identity import Identity
+from dibs.workloads.registry import Registry
+from dibs.workloads.service import Workloads
+
+
+def tenant(service: Workloads, name: str) -> Workloads:
+    return service.seen_by(Identity(name=f"{name}-user", uid=os.getuid(), tenant=name, afar=True))
+
+
+@pytest.fixture(autouse=True)
+def removed_by_hands(eight_gpus: Home) -> Iterator[None]:
+    """What a test has only accepted is made or removed by a gateway afterwards."""
+    yield
+    hands = Dispatcher(lambda: Workloads(eight_gpus), workers=1)
+    hands.start()
+    with Workloads(eight_gpus) as service:
+        for row in service.sandboxes():
+            service.remove(row.id, 0.0)
+    hands.stop()
+
+
+@pytest.fixture
+def service(eight_gpus: Home) -> Iterator[Workloads]:
+    with Workloads(eight_gpus) as found:
+        yield found
+
+
+@pytest.fixture
+def hands(service: Workloads) -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(lambda: Workloads(service.home), workers=2)
+    dispatcher.start()
+    yield dispatcher
+    dispatcher.stop()
+
+
+def until(service: Workloads, sandbox_id: str, *states: str) -> str:
+    """Wait for a state; the test's own time limit is the bound."""
+    while (row := service.sandbox(sandbox_id)).state not in states:
+        if row.ended_at is not None:
+            pytest.fail(f"it ended: {row.reason}")
+        os.sched_yield()
+    return row.state
+
+
+def test_what_is_accepted_is_booked_before_the_answer(service: Workloads) -> None:
+    admitted = admit(tenant(service, "acme"), parse_spec({"gpu": 2, "env": {"SECRET": "s3cret"}}))
+    assert admitted.row.state == "creating"
+    assert [len(lease.devices) for lease in service.leases()] == [2]
+    assert b"s3cret" not in admitted.row.spec
+    assert b"s3cret" in (admitted.row.pending or b"")
+
+
+def test_what_was_accepted_is_delivered_and_its_values_are_forgotten(service: Workloads, hands: Dispatcher) -> None:
+    acme = tenant(service, "acme")
+    spec = parse_spec({"gpu": 1, "env": {"SECRET": "s3cret"}, "command": ["sleep", "60"]})
+    admitted = admit(acme, spec)
+    hands.submit(admitted)
+    until(service, admitted.row.id, "running")
+    row = acme.sandbox(admitted.row.id)
+    assert row.pending is None
+    assert acme.receipt(row.id).verdict == "delivered"
+
+
+def test_a_refusal_has_all_reasons_and_changes_nothing(service: Workloads) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        admit(tenant(service, "acme"), parse_spec({"root": "/srv", "mounts": ["/etc:/data", "/home:/more"]}))
+    assert [problem.code for problem in caught.value.problems] == [
+        "ROOT_NOT_ALLOWED", "MOUNT_NOT_ALLOWED", "MOUNT_NOT_ALLOWED",
+    ]  # fmt: skip
+    with pytest.raises(Busy):
+        admit(tenant(service, "acme"), parse_spec({"gpu": 8}))
+        admit(tenant(service, "acme"), parse_spec({"gpu": 1}))
+    assert len(service.sandboxes()) == 1
+
+
+def test_a_link_in_a_shared_folder_leads_nowhere_else(
+    eight_gpus: Home, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shared = tmp_path_factory.mktemp("shared")
+    (shared / "out").symlink_to("/etc")
+    registry = Registry(eight_gpus, Settings(mounts_allow=(str(shared),)))
+    with Workloads(eight_gpus, registry=registry) as service:
+        with pytest.raises(InvalidRequest) as caught:
+            admit(tenant(service, "acme"), parse_spec({"mounts": [f"{shared}/out:/data"]}))
+        assert caught.value.code == "MOUNT_NOT_ALLOWED"
+        assert admit(tenant(service, "acme"), parse_spec({"mounts": [f"{shared}:/data"]})).row.state == "creating"
+
+
+def test_a_key_makes_one_sandbox_however_often_it_is_sent(service: Workloads) -> None:
+    acme, other = tenant(service, "acme"), tenant(service, "other")
+    first = admit(acme, parse_spec({"gpu": 1}), idempotency_key="k")
+    again = admit(acme, parse_spec({"gpu": 1}), idempotency_key="k")
+    assert again.again
+    assert again.row.id == first.row.id
+    with pytest.raises(Conflict) as caught:
+        admit(acme, parse_spec({"gpu": 2}), idempotency_key="k")
+    assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
+    assert admit(other, parse_spec({"gpu": 1}), idempotency_key="k").row.id != first.row.id
+
+
+def test_a_quota_is_counted_where_it_is_booked(eight_gpus: Home) -> None:
+    settings = Settings(tenants={"acme": Quota(sandboxes=2, gpus=3, cpu_millis=2000)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        acme = tenant(service, "acme")
+        admit(acme, parse_spec({"gpu": 2, "cpu": "1"}))
+        with pytest.raises(QuotaExceeded) as caught:
+            admit(acme, parse_spec({"gpu": 2, "cpu": "1500m"}))
+        assert [problem.field for problem in caught.value.problems] == ["cpu", "gpu"]
+        with pytest.raises(QuotaExceeded) as caught:
+            admit(acme, parse_spec({"gpu": 1}))
+        assert caught.value.code == "QUOTA_NEEDS_LIMIT"
+        admit(tenant(service, "other"), parse_spec({"gpu": 4}))
+
+
+def test_a_tenant_learns_nothing_of_anothers_sandboxes(service: Workloads) -> None:
+    hidden = admit(tenant(service, "acme"), parse_spec({"gpu": 8, "name": "project-x"})).row
+    other = tenant(service, "other")
+    unknown, foreign = (pytest.raises(NotFound), pytest.raises(NotFound))
+    with unknown as first:
+        other.sandbox("sb-000000000000")
+    with foreign as second:
+        other.sandbox(hidden.id)
+    assert str(second.value).replace(hidden.id, "?") == str(first.value).replace("sb-000000000000", "?")
+    assert other.sandboxes() == []
+    assert other.leases() == []
+    with pytest.raises(Busy) as caught:
+        admit(other, parse_spec({"gpu": 1}))
+    assert "project-x" not in str(caught.value)
+    assert "acme" not in str(caught.value)
+    admit(other, parse_spec({"name": "project-x"}))
+
+
+def test_who_may_wait_is_queued_and_served_when_the_devices_are_free(service: Workloads, hands: Dispatcher) -> None:
+    holder = service.create(parse_spec({"gpu": 8, "name": "holder"}))
+    acme = tenant(service, "acme")
+    queued = admit(acme, parse_spec({"gpu": 2, "wait": "1h", "command": ["sleep", "60"]}))
+    hands.submit(queued)
+    assert queued.row.state == "queued"
+    news = waiting_for(acme, queued.row)
+    assert (news["place"], news["length"]) == (1, 1)
+    service.remove(holder.id, 0.0)
+    assert until(service, queued.row.id, "running") == "running"
+
+
+def test_a_queued_sandbox_can_be_removed_before_it_runs(service: Workloads) -> None:
+    service.create(parse_spec({"gpu": 8}))
+    acme = tenant(service, "acme")
+    queued = admit(acme, parse_spec({"gpu": 1, "wait": "1h"}))
+    assert acme.remove(queued.row.id).state == "exited"
+    assert acme.queue() == []
+
+
+DYING_GATEWAY = """
+    import os, signal, sys
+    from dibs.home import find_home
+    from dibs.request.spec import parse_spec
+    from dibs.workloads.admission import admit
+    from dibs.workloads.identity import Identity
+    from dibs.workloads.service import Workloads
+
+    with Workloads(find_home()) as service:
+        acme = service.seen_by(Identity(name="a", uid=os.getuid(), tenant="acme", afar=True))
+        print(admit(acme, parse_spec({"gpu": 8, "ttl": "2s", "command": ["sleep", "60"], "env": {"A": "1"}})).row.id)
+        print(admit(acme, parse_spec({"gpu": 1, "wait": "1h", "command": ["sleep", "60"]})).row.id)
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_gateway_had_accepted_the_next_one_makes(eight_gpus: Home) -> None:
+    dead = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DYING_GATEWAY)], capture_output=True, text=True, check=False
+    )
+    assert dead.returncode == -9, dead.stderr
+    booked, queued = dead.stdout.split()
+    with Workloads(eight_gpus) as service:
+        assert service.sandbox(booked).state == "creating"  # reconciliation leaves it to the next gateway
+        assert name_of(service.sandbox(booked).owner.pid) is None
+        hands = Dispatcher(lambda: Workloads(eight_gpus), workers=2)
+        hands.start()
+        try:
+            until(service, booked, "running", "exited")
+            until(service, queued, "running")  # when the first one's time to live is over
+            assert service.sandbox(booked).reason == "its time to live was over"
+        finally:
+            hands.stop()
+        service.remove(queued, 0.0)

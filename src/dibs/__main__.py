@@ -16,9 +16,12 @@ def main() -> None:
     import os
 
     if sys.argv[1:2] == ["run"]:
-        from dibs.backends.local.spawning import start_early
+        from dibs.remote.choose import in_process
 
-        start_early()  # it starts while we load
+        if in_process():
+            from dibs.backends.local.spawning import start_early
+
+            start_early()  # it starts while we load
     gc.disable()  # loading makes much and drops nothing; whatever runs for long switches it on again
     from dibs.cli.main import run
 

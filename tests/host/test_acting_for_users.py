@@ -7,6 +7,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,10 +16,11 @@ from dibs.backends.local import cgroups
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Exit, Handle, Limits, Output, Phase, Session, Workload
 from dibs.errors import CommandFailed, DibsError, InvalidRequest, NotFound
-from dibs.gateway.as_user import HostBackend, HostRegistry
+from dibs.gateway.as_user import HostBackend, acting_for
 from dibs.gateway.user_processes import Workers, workers_of
 from dibs.home import Home
 from dibs.ledger.store import new_id
+from dibs.workloads.registry import Registry
 
 from .conftest import OTHER, USER
 
@@ -28,9 +30,7 @@ ENV = {"PATH": "/usr/bin:/bin"}
 
 @pytest.fixture
 def backend(host_home: Home) -> Iterator[HostBackend]:
-    found = HostRegistry(host_home).get("local")
-    assert isinstance(found, HostBackend)
-    yield found
+    yield HostBackend(LocalBackend(host_home), host_home, USER)
     workers_of(host_home).close()
 
 
@@ -46,10 +46,11 @@ def make(backend: HostBackend, host_home: Home, users_folder: Path) -> Iterator[
         fields = {"workdir": str(users_folder), "env": ENV, **more}
         workload = Workload(id=sandbox_id, name=sandbox_id, command=command, owner=owner, **fields)  # type: ignore[arg-type]
         folder = host_home.sandbox(sandbox_id)
-        handle = backend.create(workload, backend.render(workload, folder), folder)
+        bound = backend if owner == USER else HostBackend(LocalBackend(host_home), host_home, owner)
+        handle = bound.create(workload, bound.render(workload, folder), folder)
         made.append(handle)
         if start:
-            backend.start(handle)
+            bound.start(handle)
         return handle
 
     yield create
@@ -221,10 +222,17 @@ def test_roots_own_sandboxes_are_as_without_a_service(backend: HostBackend, make
     assert text.split() == ["CapEff:", "0000000000000000"]
 
 
-def test_a_caller_who_is_no_user_of_the_host_gets_nothing(make: Make) -> None:
+@pytest.mark.parametrize("who", [{"owner": -1}, {"owner": 0, "private": True}, {"private": True}])
+def test_a_caller_who_is_no_user_of_the_host_gets_nothing(make: Make, who: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        make("true", owner=-1)
+        make("true", **who)
     assert refusal.value.code == "NO_HOST_USER"
+
+
+def test_only_the_local_backend_acts_for_users(host_home: Home) -> None:
+    registry = Registry(host_home, as_user=acting_for(host_home))
+    assert isinstance(registry.get("local", USER), HostBackend)
+    assert not isinstance(registry.get("fake", USER), HostBackend)
 
 
 def test_a_users_link_in_its_folder_is_removed_not_followed(

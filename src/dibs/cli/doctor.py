@@ -24,8 +24,10 @@ def doctor(output: str) -> int:
     from dibs.doctor import examine
     from dibs.errors import StateError
     from dibs.home import find_home
+    from dibs.remote.choose import about_this_machine
     from dibs.workloads.service import Workloads
 
+    about_this_machine("doctor")
     home = find_home()
     try:
         with Workloads(home) as service:

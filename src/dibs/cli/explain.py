@@ -36,10 +36,10 @@ def explain(command: tuple[str, ...], output: str, **values: Any) -> int:
       dibs explain --gpu H100:80Gi.. --memory 4Gi
       dibs explain --gpu nvidia:H100,A100:80GB..:2 -o yaml
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     spec = read_spec(values, command)
-    with Workloads() as service:
+    with open_service() as service:
         explanation = service.explain(spec)
     if output in ("json", "yaml"):
         show_data(explanation, output)

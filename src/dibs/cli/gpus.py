@@ -55,7 +55,7 @@ def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int
         if where is not None:
             raise click.UsageError(f"--where does not go together with {ctx.invoked_subcommand}", ctx)
         return None
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     wanted = None
     if where is not None:
@@ -63,11 +63,11 @@ def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int
         if wanted.error is not None:
             return _refuse_expression(wanted, output)
     if not watch:
-        with Workloads() as service:
+        with open_service() as service:
             return _print(service, output, wanted)
     gc.enable()
     while True:
-        with Workloads() as service:
+        with open_service() as service:
             click.clear()
             _print(service, output, wanted)
             click.echo(paint(f"\n{time.strftime('%H:%M:%S')}  Ctrl-C ends this", "dim"))
@@ -265,8 +265,10 @@ def simulate(
     """
     from dibs.devices import simulated
     from dibs.home import find_home
+    from dibs.remote.choose import refuse_remotely
     from dibs.workloads.service import Workloads
 
+    refuse_remotely("the simulated world")
     home = find_home()
     with Workloads(home) as service:
         _refuse_while_held(service)
@@ -298,11 +300,11 @@ def taint(gpu: str, taint: str) -> None:
       dibs gpus taint gpu-3 maintenance=fan
       dibs gpus taint gpu-3 maintenance:NoExecute
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
     from dibs.workloads.taints import parse_taint
 
     wanted = parse_taint(taint)
-    with Workloads() as service:
+    with open_service() as service:
         device = service.taint(gpu, wanted)
     click.echo(f"{device.name} {wanted}")
 
@@ -318,9 +320,9 @@ def untaint(gpu: str, key: str) -> None:
       dibs gpus untaint gpu-3 maintenance
     """
     from dibs.errors import NotFound
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         gone = service.untaint(gpu, key)
     if not gone:
         raise NotFound("it has no such taint", field="taint", value=f"{gpu} {key}".strip(), remedy="see `dibs gpus`")

@@ -39,11 +39,11 @@ def leases(output: str, everything: bool) -> None:
     """
     import msgspec
 
+    from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
     from dibs.request.model import Request
-    from dibs.workloads.service import Workloads
 
-    with Workloads() as service:
+    with open_service() as service:
         found = service.leases(all=everything)
         queue = service.queue()
     requests = {ticket.id: msgspec.json.decode(ticket.request, type=Request) for ticket in queue}

@@ -28,6 +28,8 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Serve": {
         "serve": ("dibs.cli.serve", "Serve sandboxes over HTTP, to dibs and OpenSandbox clients."),
         "token": ("dibs.cli.token", "Who may call a gateway: make, list and revoke tokens."),
+        "host": ("dibs.cli.host", "One service for everybody on this machine."),
+        "context": ("dibs.cli.context", "Gateways by name, and which of them is used."),
     },
     "Look after": {
         "doctor": ("dibs.cli.doctor", "Examine this host; every finding comes with its fix."),
@@ -79,7 +81,12 @@ class Verbs(click.Group):
             with formatter.section(section):
                 formatter.write_dl([(name, entry[1]) for name, entry in commands.items()], col_max=14)
         with formatter.section("Options"):
-            formatter.write_dl([("--version", "Show the version."), ("-h, --help", "Show this page.")], col_max=14)
+            options = [
+                ("--gateway URL", "Use this gateway, or context; `none`: no gateway."),
+                ("--version", "Show the version."),
+                ("-h, --help", "Show this page."),
+            ]
+            formatter.write_dl(options, col_max=14)
         formatter.write(
             "\n`dibs COMMAND --help` says more. `-o json` or `-o yaml` gives any answer as data.\n"
             "Exit codes: 0 done · 1 a check failed · 2 usage · 80 invalid · 81 unsupported ·\n"
@@ -90,8 +97,13 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="dibs %(version)s")
-def dibs() -> None:
+@click.option("--gateway", metavar="URL", help="Use this gateway or context (unix:///path, http://…); none: none.")
+def dibs(gateway: str | None) -> None:
     """Call dibs on a GPU."""
+    if gateway is not None:
+        from dibs.remote.choose import name_gateway
+
+        name_gateway(gateway)
 
 
 def run(arguments: list[str]) -> int:

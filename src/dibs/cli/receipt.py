@@ -26,9 +26,9 @@ def receipt(sandbox: str, output: str) -> None:
       dibs receipt train-1
       dibs receipt sb-4f2a -o yaml
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         found = service.receipt(sandbox)
     if output == "table":
         show(receipt_lines(found))

@@ -44,7 +44,7 @@ def run(
     """
     from dibs.cli.progress import Progress
     from dibs.cli.terminal import converse, is_terminal
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     if not command and not values.get("file"):
         problem = Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --")
@@ -55,7 +55,7 @@ def run(
         raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
     # Not closed in the end: closing would copy the ledger's journal into its file and wait for the disk, and the next
     # one who opens it does that as well. For the ledger it is as if we had been killed, which it takes at any point.
-    service = Workloads()
+    service = open_service()
     progress = Progress(quiet)
     try:
         session: Session | None = None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dibs.cli.options import read_spec, resource_options, workload_options
 from dibs.cli.output import Cell, output_option, say, show, show_data, table
 from dibs.errors import InvalidRequest, Problem
+
+if TYPE_CHECKING:
+    from dibs.ledger.rows import Lease, SandboxRow
+    from dibs.workloads.service import Workloads
 
 _COLOURS = {"running": "green", "paused": "yellow", "creating": "yellow", "stopping": "yellow", "failed": "red"}
 
@@ -42,10 +46,10 @@ def create(command: tuple[str, ...], output: str, **values: Any) -> None:
       dibs sandbox create --gpu 2 --ttl 8h -- jupyter lab
     """
     from dibs.cli.progress import Progress
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     spec = read_spec(values, command)
-    with Workloads() as service:
+    with open_service() as service:
         progress = Progress(quiet=False)
         try:
             row = service.create(
@@ -59,7 +63,7 @@ def create(command: tuple[str, ...], output: str, **values: Any) -> None:
         if output == "table":
             click.echo(row.name)
         else:
-            show_data(_data(service, row.id), output)
+            show_data(_data(row, _lease_of(service, row)), output)
 
 
 @sandbox.command()
@@ -72,15 +76,16 @@ def ls(output: str, everything: bool) -> None:
     Example:
       dibs sandbox ls --all
     """
+    from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
-    from dibs.workloads.service import Workloads
 
-    with Workloads() as service:
+    with open_service() as service:
         rows = service.sandboxes(all=everything)
-        held = {lease.sandbox_id: lease for lease in service.leases(all=everything)}
-        if output in ("json", "yaml"):
-            show_data({"sandboxes": [_data(service, row.id) for row in rows]}, output)
-            return
+        leases = service.leases(all=everything)
+    held = {lease.sandbox_id: lease for lease in leases}
+    if output in ("json", "yaml"):
+        show_data({"sandboxes": [_data(row, held.get(row.id)) for row in rows]}, output)
+        return
     if not rows:
         click.echo("no sandboxes" if everything else "no live sandboxes; --all shows ended ones")
         return
@@ -107,11 +112,12 @@ def show_one(sandbox: str, output: str) -> None:
     Example:
       dibs sandbox show lab -o yaml
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
-        data = _data(service, sandbox)
-        events = service.events(data["id"])
+    with open_service() as service:
+        row = service.sandbox(sandbox)
+        data = _data(row, _lease_of(service, row))
+        events = service.events(row.id)
     data["events"] = [{"at": event.at, "kind": event.kind, "detail": event.detail} for event in events]
     if output != "table":
         show_data(data, output)
@@ -133,15 +139,18 @@ def _flat(value: Any) -> str:
     return str(value)
 
 
-def _data(service: Any, reference: str) -> dict[str, Any]:
+def _lease_of(service: Workloads, row: SandboxRow) -> Lease | None:
+    """What a sandbox holds, or held."""
+    return next((lease for lease in service.leases(all=True) if lease.sandbox_id == row.id), None)
+
+
+def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
     import msgspec
 
     from dibs.request.spec import SandboxSpec
     from dibs.workloads.service import exit_of
 
-    row = service.sandbox(reference)
     spec = msgspec.json.decode(row.spec, type=SandboxSpec)
-    leases = service.ledger.leases(sandbox_id=row.id, live_only=False)
     stamp = "%Y-%m-%dT%H:%M:%SZ"
     result = exit_of(row)
     return {
@@ -154,7 +163,7 @@ def _data(service: Any, reference: str) -> dict[str, Any]:
         "request": spec.resources.short(),
         "command": list(spec.command),
         "labels": spec.labels,
-        "devices": [device.id for lease in leases for device in lease.devices],
+        "devices": [device.id for device in lease.devices] if lease else [],
         "created": time.strftime(stamp, time.gmtime(row.created_at)),
         "started": time.strftime(stamp, time.gmtime(row.started_at)) if row.started_at else None,
         "ended": time.strftime(stamp, time.gmtime(row.ended_at)) if row.ended_at else None,
@@ -179,7 +188,7 @@ def exec_(sandbox: str, command: tuple[str, ...], env: tuple[str, ...], workdir:
     """
     from dibs.backends.port import Exec
     from dibs.cli.terminal import converse, is_terminal
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     pairs = [word.partition("=") for word in env]
     lonely = [name for name, equals, _ in pairs if not equals]
@@ -190,7 +199,7 @@ def exec_(sandbox: str, command: tuple[str, ...], env: tuple[str, ...], workdir:
         command = command[1:]
     use_tty = is_terminal() if tty is None else tty
     variables = {name: value for name, _, value in pairs}
-    with Workloads() as service:
+    with open_service() as service:
         session = service.exec(sandbox, Exec(command=command, env=variables, workdir=workdir, tty=use_tty))
         try:
             return converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9)).code
@@ -211,9 +220,9 @@ def logs(sandbox: str, follow: bool, timestamps: bool) -> None:
     """
     from dibs.backends.port import Output
     from dibs.cli.terminal import write
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         for record in service.logs(sandbox, follow=follow):
             data = record.data
             if timestamps:
@@ -232,11 +241,11 @@ def cp(source: str, target: str) -> None:
       dibs sandbox cp ./data lab:/tmp
       dibs sandbox cp lab:/tmp/result.json .
     """
+    from dibs.remote.choose import open_service
     from dibs.workloads.files import copy_from, copy_to
-    from dibs.workloads.service import Workloads
 
     inside_source, inside_target = _split(source), _split(target)
-    with Workloads() as service:
+    with open_service() as service:
         if inside_target and not inside_source:
             copy_to(service, source, *inside_target)
         elif inside_source and not inside_target:
@@ -261,9 +270,9 @@ def pause(sandbox: str) -> None:
     Example:
       dibs sandbox pause lab
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         service.pause(sandbox)
 
 
@@ -276,9 +285,9 @@ def resume(sandbox: str) -> None:
     Example:
       dibs sandbox resume lab
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         service.resume(sandbox)
 
 
@@ -292,9 +301,9 @@ def stop(sandbox: str, grace: str | None) -> None:
     Example:
       dibs sandbox stop lab --grace 2s
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
-    with Workloads() as service:
+    with open_service() as service:
         service.stop(sandbox, _grace(grace))
 
 
@@ -308,10 +317,10 @@ def rm(sandboxes: tuple[str, ...], grace: str | None) -> None:
     Example:
       dibs sandbox rm lab old-lab
     """
-    from dibs.workloads.service import Workloads
+    from dibs.remote.choose import open_service
 
     seconds = _grace(grace)
-    with Workloads() as service:
+    with open_service() as service:
         for name in sandboxes:
             service.remove(name, seconds)
             click.echo(name)

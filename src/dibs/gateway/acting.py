@@ -170,6 +170,8 @@ class Actor:
                 answer = Answer(failure=failure_of(error))
             except OSError as error:
                 answer = Answer(failure=failure_of(_system(error)))
+            except Exception as error:  # noqa: BLE001 - a defect; whatever it is, the gateway must hear of it
+                answer = Answer(failure=failure_of(Internal(f"{type(error).__name__}: {error}", field=text_of(text))))
             finally:
                 close_all(descriptors)
             try:
@@ -277,6 +279,11 @@ class Actor:
             # The folder itself stands in one of root's, who removes it; all that was in it must be gone.
             if os.path.isdir(call.handle.folder) and os.listdir(call.handle.folder):
                 raise
+
+
+def text_of(call: bytes) -> str:
+    """The verb of a call that went wrong."""
+    return str(msgspec.json.decode(call, type=dict).get("verb", ""))
 
 
 def _system(error: OSError) -> BackendUnavailable:

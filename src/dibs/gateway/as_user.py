@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -47,48 +47,62 @@ from dibs.gateway.acting import Call, Talk, close_all, records
 from dibs.gateway.user_processes import PATIENCE, Worker, account, give, no_worker, workers_of
 from dibs.home import HOST_WIDE, Home
 from dibs.process import absent, name_of
-from dibs.workloads.registry import Registry
 
-CONFIG = Path("/etc/dibs")
-SOCKETS = Path("/run/dibs")
+HURRY = 5.0  # seconds for a verb while others wait for the ledger
 
 T = TypeVar("T")
 
 
+def host_root() -> str:
+    """Empty; DIBS_HOST_ROOT puts a whole host service below another folder, for tests."""
+    return os.environ.get("DIBS_HOST_ROOT", "")
+
+
 def host_home() -> Home:
     """The one home of the host service."""
-    return Home(state=HOST_WIDE, config=CONFIG)
+    return Home(state=Path(f"{host_root()}{HOST_WIDE}"), config=Path(f"{host_root()}/etc/dibs"))
 
 
-class HostRegistry(Registry):
-    """The backends of a host service: the local one acts for its callers."""
+def host_sockets() -> Path:
+    """The folder of the host service's socket."""
+    return Path(f"{host_root()}/run/dibs")
 
-    def _make(self, name: str) -> Backend:
-        made = super()._make(name)
-        return HostBackend(made, self._home) if isinstance(made, LocalBackend) else made
+
+def acting_for(home: Home) -> Callable[[Backend, int], Backend]:
+    """For `Registry(as_user=…)`: the local backend, for one user of the host."""
+
+    def bind(backend: Backend, uid: int) -> Backend:
+        return HostBackend(backend, home, uid) if isinstance(backend, LocalBackend) else backend
+
+    return bind
 
 
 class HostBackend:
-    """See `dibs.backends.port.Backend`. Root's own sandboxes go straight to the local backend."""
+    """See `dibs.backends.port.Backend`. Made for one user; a handle of another's is his all the same.
+
+    Root's own sandboxes go straight to the local backend.
+    """
 
     name = "local"
     holds = True
 
-    def __init__(self, inner: LocalBackend, home: Home) -> None:
+    def __init__(self, inner: LocalBackend, home: Home, uid: int) -> None:
         self._inner = inner
         self._home = home
+        self._uid = uid
         self._workers = workers_of(home)
         self._base: dict[str, set[str]] = {}
 
     # --- who it is about
 
     def _owner(self, workload: Workload) -> int:
-        if workload.owner < 0:
+        """Who it runs as. Whoever comes from afar has no account here, and must not get root's by accident."""
+        if workload.private or workload.owner != self._uid or self._uid < 0:
             raise InvalidRequest(
                 "whoever asks is no user of this host, so there is nobody to run it as",
                 field="user", code="NO_HOST_USER", remedy="ask over the host's own socket, or run a gateway of its own",
             )  # fmt: skip
-        return workload.owner
+        return self._uid
 
     def _place(self, uid: int, folder: Path) -> Path:
         return folder if uid == 0 else self._home.state / "users" / str(uid) / "sandboxes" / folder.name
@@ -115,10 +129,15 @@ class HostBackend:
     # --- what can be had
 
     def available(self) -> Capability:
-        return self._inner.available()
+        return self._inner.available() if self._uid == 0 else self._of_user("available")
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
-        return self._inner.can_limit(limit)
+        return self._inner.can_limit(limit) if self._uid == 0 else self._of_user("can_limit", text=limit)
+
+    def _of_user(self, verb: str, **more: Any) -> Capability:
+        with self._workers.worker(self._uid) as worker:
+            found: Capability = _read(worker.call(Call(verb=verb, **more)), Capability, self._uid)
+            return found
 
     # --- making
 
@@ -128,7 +147,8 @@ class HostBackend:
             return _hide_service(self._inner.render(workload, folder), workload)
         with self._workers.worker(uid) as worker:
             call = Call(verb="render", workload=workload, folder=str(self._place(uid, folder)))
-            return _hide_service(_read(worker.call(call), Realisation, uid), workload)
+            # The ledger is locked meanwhile: nobody may hold it up for long by holding up his own process.
+            return _hide_service(_read(worker.call(call, patience=HURRY), Realisation, uid), workload)
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         uid = self._owner(workload)
@@ -414,11 +434,12 @@ def _pieces(reading: int) -> Iterator[bytes]:
 
 def _hide_service(realisation: Realisation, workload: Workload) -> Realisation:
     """No sandbox sees the service's socket: through it one would act as the user outside of the sandbox."""
-    if workload.root != "host" or not SOCKETS.is_dir() or str(SOCKETS) in realisation.native["base"]:
+    folder = host_sockets()
+    if workload.root != "host" or not folder.is_dir() or str(folder) in realisation.native["base"]:
         return realisation
     native = dict(realisation.native)
-    native["args"] = [*native["args"], "--tmpfs", str(SOCKETS)]
-    native["base"] = [*native["base"], str(SOCKETS)]
+    native["args"] = [*native["args"], "--tmpfs", str(folder)]
+    native["base"] = [*native["base"], str(folder)]
     return msgspec.structs.replace(realisation, native=native)
 
 

@@ -11,10 +11,11 @@ import msgspec
 from dibs.backends.port import Exec, Exit, LogRecord, Output, Session
 from dibs.errors import Conflict
 from dibs.home import Home
+from dibs.remote.choose import open_service
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.workloads.files import copy_from, copy_to
 from dibs.workloads.receipt import Receipt
-from dibs.workloads.service import DeviceState, Workloads
+from dibs.workloads.service import DeviceState
 
 if TYPE_CHECKING:
     from dibs.plan.explanation import Explanation
@@ -64,7 +65,7 @@ def run(
     A command that fails is a result, not an exception; a request that cannot be delivered is a DibsError.
     """
     spec = _read(request, command=words(command), interactive=bool(input))
-    with Workloads(home) as service:
+    with open_service(home) as service:
         row, session = service.launch(spec, base_env=os.environ if inherit_env else {})
         try:
             out, err, end = collect(session, input)
@@ -103,7 +104,7 @@ class Sandbox:
             request["command"] = words(request["command"])
         self._spec = _read(request)  # a wrong request is refused here, before anything is made
         self._inherit = inherit_env
-        self._service = Workloads(home)
+        self._service = open_service(home)
         self._id: str | None = None
 
     def __enter__(self) -> Sandbox:
@@ -187,11 +188,11 @@ class Sandbox:
 
 def explain(*, home: Home | None = None, **request: Any) -> Explanation:
     """What would happen to a request. Nothing is created."""
-    with Workloads(home) as service:
+    with open_service(home) as service:
         return service.explain(_read(request))
 
 
 def gpus(*, home: Home | None = None) -> list[DeviceState]:
     """The devices of this host and who holds them."""
-    with Workloads(home) as service:
+    with open_service(home) as service:
         return service.devices()[1]

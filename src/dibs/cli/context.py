@@ -1,0 +1,123 @@
+"""`dibs context`: gateways that are remembered by name, and which of them is used."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from dibs.cli.output import Cell, output_option, show, show_data, table
+
+
+@click.group()
+def context() -> None:
+    """Gateways by name. The one in use is taken by every command, until another is.
+
+    \b
+    Examples:
+      dibs context set lab --url https://dibs.lab.example --token-file ~/.dibs-token
+      dibs context use lab
+      dibs context ls
+      dibs context use none
+    """
+
+
+@context.command()
+@output_option(wide=False)
+def ls(output: str) -> None:
+    """The contexts; a star marks the one in use. Tokens are not shown.
+
+    \b
+    Example:
+      dibs context ls
+    """
+    from dibs.remote.target import load
+
+    kept = load()
+    if output != "table":
+        found = [
+            {"name": name, "url": one.url, "token": "file" if one.token_file else "kept" if one.token else "none"}
+            for name, one in kept.contexts.items()
+        ]
+        show_data({"current": kept.current, "contexts": found}, output)
+        return
+    if not kept.contexts:
+        show(["no contexts; `dibs context set NAME --url URL` makes one"])
+        return
+    rows: list[list[Cell]] = [
+        ["*" if name == kept.current else "", name, one.url, one.token_file or ("kept" if one.token else "–")]
+        for name, one in kept.contexts.items()
+    ]
+    show(table(["", "NAME", "URL", "TOKEN"], rows))
+
+
+@context.command()
+@click.argument("name")
+def use(name: str) -> None:
+    """Use a context from now on; `none` stands for no gateway: everything is done on this machine.
+
+    \b
+    Examples:
+      dibs context use lab
+      dibs context use none
+    """
+    import msgspec
+
+    from dibs.remote.choose import NOWHERE
+    from dibs.remote.target import load, save, unknown
+
+    kept = load()
+    if name != NOWHERE and name not in kept.contexts:
+        raise unknown(kept, name)
+    save(msgspec.structs.replace(kept, current=name))
+    click.echo("no gateway is used" if name == NOWHERE else f"{name}: {kept.contexts[name].url}")
+
+
+@context.command(name="set")
+@click.argument("name")
+@click.option("--url", required=True, metavar="URL", help="unix:///path, http://host:port or https://host.")
+@click.option("--token-file", metavar="FILE", help="A file with the token; it is read at every use.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from the standard input, and keep it.")
+@click.option("--ca-file", metavar="FILE", help="Trust these certificates, for https.")
+def set_(name: str, url: str, token_file: str | None, token_stdin: bool, ca_file: str | None) -> None:
+    """Remember a gateway under NAME, in place of one that had it.
+
+    \b
+    Examples:
+      dibs context set lab --url https://dibs.lab.example --token-file ~/.dibs-token
+      dibs token create ci | dibs context set ci --url http://127.0.0.1:8080 --token-stdin
+    """
+    import os
+
+    from dibs.remote.target import Context, Contexts, address_of, check_name, checked_token, load, read_token, save
+
+    check_name(name)
+    if token_file and token_stdin:
+        raise click.UsageError("--token-file does not go together with --token-stdin")
+    address = address_of(url, "url")
+    token = checked_token(sys.stdin.read().strip(), "token-stdin") if token_stdin else ""
+    if token_file:
+        token_file = os.path.abspath(os.path.expanduser(token_file))
+        read_token(token_file)  # refused now rather than at the first use
+    kept = load()
+    made = Context(address, token_file or "", token, os.path.abspath(os.path.expanduser(ca_file)) if ca_file else "")
+    save(Contexts(kept.current, {**kept.contexts, name: made}))
+    click.echo(f"{name}: {address}" + ("" if kept.current == name else f"; use it with `dibs context use {name}`"))
+
+
+@context.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Forget a context.
+
+    \b
+    Example:
+      dibs context rm lab
+    """
+    from dibs.remote.target import Contexts, load, save, unknown
+
+    kept = load()
+    if name not in kept.contexts:
+        raise unknown(kept, name)
+    rest = {one: context for one, context in kept.contexts.items() if one != name}
+    save(Contexts("" if kept.current == name else kept.current, rest))

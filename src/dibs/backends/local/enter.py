@@ -22,6 +22,8 @@ import termios
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dibs.backends.local import keeper
     from dibs.backends.local.keeper import Client
     from dibs.backends.local.kernel import write
@@ -134,14 +136,12 @@ def search(command: str, path: str) -> list[str]:
     return [command] if "/" in command else [f"{folder or '.'}/{command}" for folder in path.split(":")]
 
 
-def execute(file: str, command: list[str], env: dict[str, str], program: int) -> None:
-    """Replace this process; raises with the most telling error."""
-    if program >= 0:
-        os.execve(program, command, env)  # noqa: S606
+def first_of(candidates: list[str], attempt: Callable[[str], int]) -> int:
+    """What comes of the first program that can be executed; raises with the most telling error."""
     worst: OSError = FileNotFoundError(errno.ENOENT, "there is no such command")
-    for candidate in search(file, env.get("PATH", "/bin:/usr/bin")):
+    for candidate in candidates:
         try:
-            os.execve(candidate, command, env)  # noqa: S606
+            return attempt(candidate)
         except (FileNotFoundError, NotADirectoryError) as error:
             if os.path.exists(candidate):  # its interpreter is missing
                 worst = PermissionError(errno.EACCES, "its interpreter is missing")
@@ -152,16 +152,67 @@ def execute(file: str, command: list[str], env: dict[str, str], program: int) ->
     raise worst
 
 
+def failure_of(error: OSError, step: str) -> Fields:
+    return [("error", error.strerror or str(error)), ("errno", str(error.errno)), ("step", step)]
+
+
+def spawn(child: tuple[int, int, int], command: list[str], env: dict[str, str]) -> int:
+    """The command without a copy of ourselves in between, which takes longer than all the rest. Its pid."""
+    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(child)]
+
+    def attempt(candidate: str) -> int:
+        return os.posix_spawn(candidate, command, env, file_actions=actions, setsid=True, setsigdef=keeper.IGNORED)
+
+    return first_of(search(command[0], env.get("PATH", "/bin:/usr/bin")), attempt)
+
+
+def fork(
+    child: tuple[int, int, int], tty: bool, what: tuple[str, int, int], command: list[str], env: dict[str, str]
+) -> int:
+    """For what cannot be had by a spawn: a terminal, or a hook. Its pid."""
+    file, program, bundle = what
+    failed, failure = os.pipe()
+
+    def attempt(candidate: str) -> int:
+        os.execve(candidate, command, env)  # noqa: S606
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if not tty:
+                os.setsid()
+            keeper.become(child, tty)
+            for fd in (program, bundle):
+                if fd >= 0:
+                    os.set_inheritable(fd, True)
+            if bundle >= 0:
+                os.dup2(bundle, BUNDLE_FD, inheritable=True)
+            if program >= 0:
+                os.execve(program, command, env)  # noqa: S606
+            first_of(search(file or command[0], env.get("PATH", "/bin:/usr/bin")), attempt)
+        except OSError as error:
+            os.write(failure, encode(failure_of(error, "exec")))
+        finally:
+            os._exit(1)
+    os.close(failure)
+    words = dict(decode(os.read(failed, 4096)))
+    os.close(failed)
+    if words:
+        os.waitpid(pid, 0)
+        raise OSError(int(words["errno"]), words["error"])
+    return pid
+
+
 def run(sock: _socket.socket, spec: Fields) -> None:
     one = dict(spec)
     tty = one.get("tty") == "1"
     command = [v for k, v in spec if k == "cmd"]
     env = dict(v.split("=", 1) for k, v in spec if k == "env")
+    cwd = one.get("cwd", "/")
     file = one.get("file", "")
     program = os.open(one["program"], os.O_RDONLY) if "program" in one else -1
     bundle = os.open(one["bundle"], os.O_PATH) if "bundle" in one else -1
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
-    failed, failure = os.pipe()
     privileged = one.get("privileged") == "1"
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
@@ -170,34 +221,21 @@ def run(sock: _socket.socket, spec: Fields) -> None:
         keeper.hand_over(child, *user)
     if not privileged:
         give_up_capabilities(user)
-    pid = os.fork()
-    if pid == 0:
-        step = "chdir"
-        try:
-            os.chdir(one.get("cwd", "/"))
-            if not tty:
-                os.setsid()
-            keeper.become(child, tty)
-            step = "exec"
-            for fd in (program, bundle):
-                if fd >= 0:
-                    os.set_inheritable(fd, True)
-            if bundle >= 0:
-                os.dup2(bundle, BUNDLE_FD, inheritable=True)
-            execute(file or command[0], command, env, program)
-        except BaseException as error:  # noqa: BLE001  # the child of a fork: whatever it is, it must end here
-            number = error.errno if isinstance(error, OSError) else 0
-            text = (isinstance(error, OSError) and error.strerror) or str(error)
-            os.write(failure, encode([("error", text), ("errno", str(number)), ("step", step)]))
-        finally:
-            os._exit(1)
-    for fd in {*child, failure, program, bundle} - {-1}:
-        os.close(fd)
-    words = os.read(failed, 4096)
-    if words:
-        os.waitpid(pid, 0)
-        sock.sendall(frame(b"F", words))
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        sock.sendall(frame(b"F", encode(failure_of(error, "chdir"))))
         return
+    try:
+        if tty or file or program >= 0:
+            pid = fork(child, tty, (file, program, bundle), command, env)
+        else:
+            pid = spawn(child, command, env)
+    except OSError as error:
+        sock.sendall(frame(b"F", encode(failure_of(error, "exec"))))
+        return
+    for fd in {*child, program, bundle} - {-1}:
+        os.close(fd)
     entered = Entered()
     entered.interactive = True
     entered.adopt(pid, stdin, outputs, master)
@@ -296,10 +334,4 @@ def serve() -> None:
     try:
         {"in": copy, "out": copy, "connect": connect}.get(dict(spec)["mode"], run)(sock, spec)
     except OSError as error:
-        step = [
-            ("error", error.strerror or str(error)),
-            ("errno", str(error.errno)),
-            ("step", "enter"),
-            ("kind", "gone"),
-        ]
-        sock.sendall(frame(b"F", encode(step)))
+        sock.sendall(frame(b"F", encode([*failure_of(error, "enter"), ("kind", "gone")])))

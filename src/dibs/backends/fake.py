@@ -4,6 +4,8 @@ It keeps the whole port in memory, deterministically: no process, no clock of it
 Commands are small Python programs: `true`, `false`, `echo`, `env`, `cat`, `sleep` and `exit` come with it, `programs`
 adds more. It can be told to go wrong: `fail_next`, `tamper`, `lose`, `forbid`.
 
+`listen` opens a port in a sandbox, `use` says what it uses.
+
 It must behave as the port says wherever it can, because layers above are built against it; `tests/conformance` runs the
 same suite against it as against the real ones.
 """
@@ -13,9 +15,9 @@ from __future__ import annotations
 import io
 import posixpath
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -34,6 +36,7 @@ from dibs.backends.port import (
     Realisation,
     Session,
     Status,
+    Usage,
     Workload,
 )
 from dibs.errors import (
@@ -47,7 +50,11 @@ from dibs.errors import (
     Unsupported,
 )
 
+if TYPE_CHECKING:
+    import socket
+
 Stream = Literal["stdout", "stderr"]
+_PULSE = 1.0  # seconds of silence after which whoever follows a log is told so
 EPOCH = 1_700_000_000.0  # the fake world's clock starts here
 
 
@@ -57,6 +64,7 @@ class FakeProcess:
     def __init__(self, command: tuple[str, ...], env: dict[str, str], write: Callable[[Stream, bytes], None]) -> None:
         self.command = command
         self.env = env
+        self.user = ""
         self.write = write
         self.exit: Exit | None = None
         self.on_input: Callable[[bytes], None] | None = None
@@ -106,6 +114,8 @@ class _Sandbox:
         self.sessions: list[FakeSession] = []
         self.expires: float | None = None
         self.files: dict[str, bytes] = {}
+        self.ports: dict[int, Callable[[socket.socket], None]] = {}
+        self.used = (0.0, 0)
         self.execs: list[FakeProcess] = []
 
 
@@ -183,10 +193,13 @@ class FakeSession:
 
 
 class FakeBackend:
-    """See `dibs.backends.port.Backend`."""
+    """See `dibs.backends.port.Backend`. Without `holds` it is like an engine: a look only after the start."""
 
-    def __init__(self, programs: dict[str, Program] | None = None, *, name: str = "fake") -> None:
+    holds = True
+
+    def __init__(self, programs: dict[str, Program] | None = None, *, name: str = "fake", holds: bool = True) -> None:
         self.name = name
+        self.holds = holds
         self.changed = threading.Condition()
         self.now = EPOCH
         self.calls: list[tuple[str, str]] = []
@@ -220,6 +233,14 @@ class FakeBackend:
                 if sandbox.expires is not None and sandbox.expires <= self.now and sandbox.exit is None:
                     self.end(sandbox, Exit(143, "expired", 15))
 
+    def listen(self, sandbox_id: str, port: int, answer: Callable[[socket.socket], None]) -> None:
+        """Open a port. For each connection `answer` gets the sandbox's end of it, in the thread that connects."""
+        self._find(sandbox_id).ports[port] = answer
+
+    def use(self, sandbox_id: str, cpu_seconds: float, memory_bytes: int) -> None:
+        """What `usage` shall say."""
+        self._find(sandbox_id).used = (cpu_seconds, memory_bytes)
+
     def lose(self, sandbox_id: str) -> None:
         """Let a sandbox vanish without an exit status, as when its keeper is killed."""
         with self.changed:
@@ -239,7 +260,9 @@ class FakeBackend:
                 self.settle(sandbox, sandbox.process, code)
 
     def caller_dies(self) -> None:
-        """What is held and was not started goes away."""
+        """What is held and was not started goes away; but what an engine has made stays."""
+        if not self.holds:
+            return
         with self.changed:
             for sandbox in self._sandboxes.values():
                 if sandbox.phase is Phase.HELD:
@@ -280,6 +303,7 @@ class FakeBackend:
                 ("cpu_millis", workload.limits.cpu_millis),
                 ("memory_bytes", workload.limits.memory_bytes),
                 ("pids", workload.limits.pids),
+                ("shm_bytes", workload.shm_bytes),
             )
             if value is not None
         }
@@ -301,6 +325,8 @@ class FakeBackend:
         sandbox = self._find(handle.sandbox_id)
         if sandbox.exit is not None:
             raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+        if sandbox.phase is Phase.HELD and not self.holds:
+            raise Conflict("the sandbox does not run yet", value=handle.sandbox_id, code="NOT_RUNNING")
         return sandbox.observation
 
     def start(self, handle: Handle) -> None:
@@ -326,6 +352,7 @@ class FakeBackend:
                 self.changed.notify_all()
 
             sandbox.process = FakeProcess(workload.command, dict(workload.env), write)
+            sandbox.process.user = workload.user
             self.settle(sandbox, sandbox.process, program(sandbox.process))
 
     def status(self, handle: Handle) -> Status:
@@ -333,6 +360,9 @@ class FakeBackend:
         if sandbox is None:
             return Status(Phase.ABSENT)
         return Status(sandbox.phase, sandbox.exit)
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        return {handle.sandbox_id: self.status(handle) for handle in handles}
 
     def wait(self, handle: Handle, timeout: float | None = None) -> Status:
         with self.changed:
@@ -355,8 +385,10 @@ class FakeBackend:
         with self.changed:
             sandbox = self._running(handle)
             program = self._program(command.command[0])
+            _user(command.user)
             env = {**sandbox.workload.env, **command.env}
             process = FakeProcess(command.command, env, lambda stream, data: session.push(Output(stream, data)))
+            process.user = command.user or sandbox.workload.user
             session = FakeSession(self, sandbox, process, can_send=True)
             sandbox.execs.append(process)
             self._exec_sessions[id(process)] = session
@@ -375,11 +407,12 @@ class FakeBackend:
 
         while True:
             with self.changed:
-                if follow:
-                    self.changed.wait_for(news)
+                silent = follow and not self.changed.wait_for(news, _PULSE)
                 pending = sandbox.log[done:]
             done += len(pending)
             yield from pending
+            if silent:
+                yield LogRecord(0.0, "stdout", b"")  # nothing was written; whoever reads may stop here
             if not follow or (not pending and self._over(handle)):
                 return
 
@@ -457,6 +490,46 @@ class FakeBackend:
             if sandbox.exit is None:
                 raise Conflict(f"the sandbox is {sandbox.phase}", code="STILL_RUNNING", value=handle.sandbox_id)
             del self._sandboxes[handle.sandbox_id]
+
+    def discard(self, handle: Handle) -> None:
+        self._called("discard", handle.sandbox_id)
+        with self.changed:
+            sandbox = self._sandboxes.get(handle.sandbox_id)
+            if sandbox is not None and sandbox.exit is None:
+                self.end(sandbox, Exit(137, "not-started" if sandbox.phase is Phase.HELD else "stopped", 9))
+            self._sandboxes.pop(handle.sandbox_id, None)
+
+    def set_expiry(self, handle: Handle, at: float | None) -> None:
+        """By the fake clock: `now` is where it stands."""
+        self._called("set_expiry", handle.sandbox_id)
+        with self.changed:
+            sandbox = self._find(handle.sandbox_id)
+            if sandbox.exit is not None:
+                raise Conflict("the sandbox has ended", value=handle.sandbox_id, code="NOT_RUNNING")
+            sandbox.expires = at
+        self.advance(0)
+
+    def usage(self, handle: Handle) -> Usage:
+        sandbox = self._find(handle.sandbox_id)
+        if sandbox.exit is not None:
+            raise Conflict("the sandbox has ended", value=handle.sandbox_id, code="NOT_RUNNING")
+        limits = sandbox.workload.limits
+        cpus = 8.0 if limits.cpu_millis is None else limits.cpu_millis / 1000
+        return Usage(*sandbox.used, limits.memory_bytes or 64 << 30, cpus)
+
+    def connect(self, handle: Handle, port: int) -> socket.socket:
+        import socket
+
+        self._called("connect", handle.sandbox_id)
+        answer = self._running(handle).ports.get(port)
+        if answer is None:
+            raise NotFound("nothing listens on this port", field="port", value=str(port), code="PORT_CLOSED")
+        ours, theirs = socket.socketpair()
+        answer(theirs)
+        return ours
+
+    def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
+        raise Unsupported("there are no files to keep", field="snapshot", value=name, code="SNAPSHOT_UNSUPPORTED")
 
     # --- inside
 
@@ -548,7 +621,24 @@ def _wrong(workload: Workload) -> list[Problem]:
     for name, value in _asked(workload.limits).items():
         if value <= 0:
             found.append(Problem("INVALID_REQUEST", name, str(value), "a limit must be more than nothing"))
+    found += [] if not workload.user else _wrong_user(workload.user)
+    if workload.shm_bytes is not None and workload.shm_bytes <= 0:
+        reason = "shared memory must be more than nothing"
+        found.append(Problem("INVALID_REQUEST", "shm_size", str(workload.shm_bytes), reason))
     return found
+
+
+def _wrong_user(text: str) -> list[Problem]:
+    """Every number is a user here, and no name is."""
+    if all(word.isascii() and word.isdigit() for word in text.split(":")) and text.count(":") <= 1:
+        return []
+    return [Problem("INVALID_REQUEST", "user", text, "there is no such user", 'say "uid" or "uid:gid"')]
+
+
+def _user(text: str) -> None:
+    problems = _wrong_user(text) if text else []
+    if problems:
+        raise InvalidRequest(problems)
 
 
 def _refused(reason: str) -> InvalidRequest:

@@ -96,6 +96,11 @@ class Response:
             self._done = True
             self._line.close()
 
+    def set_timeout(self, seconds: float | None) -> None:
+        """How long to wait for each further piece; None: for ever."""
+        if not self._line.closed:
+            self._line.sock.settimeout(seconds)
+
     def fileno(self) -> int:
         """To wait on, before `iter`; what was read ahead does not show here."""
         return self._line.fileno()

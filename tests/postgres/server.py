@@ -24,7 +24,6 @@ import pytest
 
 _SETTINGS = {
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "120",

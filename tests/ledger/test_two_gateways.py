@@ -1,0 +1,109 @@
+"""Two gateways with four workers each book the same eight units on one PostgreSQL; half of them are killed meanwhile.
+
+The witness is the kernel: whoever has booked a unit locks a file of its name, and no lock may ever be refused. The lock
+goes with its process, and the booking of a dead process is freed only when it is proved gone. Once the ledger has its
+own lock, once only the unique index: it alone is the proof.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.postgres import server
+
+from dibs.home import Home
+from dibs.ledger.store import Ledger
+from dibs.process import absent
+
+_WORKER = """
+import fcntl, random, sys, time
+from pathlib import Path
+from dibs.errors import Busy
+from dibs.home import find_home
+from dibs.ledger import postgres
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow
+from dibs.ledger.store import Ledger, new_id
+from dibs.process import absent, myself
+
+locks, rounds, locked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "locked"
+if not locked:
+    postgres._LOCK = "SELECT 1"
+ledger, dice, done = Ledger(find_home()), random.Random(sys.argv[4]), 0
+while done < rounds:
+    row = SandboxRow(id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state="creating", uid=0,
+                     username="a", owner=myself(), spec=b"{}", folder="/", created_at=time.time())
+    units = dice.sample([f"gpu-{n}" for n in range(8)], dice.randint(1, 3))
+    try:
+        with ledger.writing():
+            ledger.add_sandbox(row)
+            ledger.reserve(row.id, [LeasedDevice(unit, units=(unit,)) for unit in units])
+    except Busy:
+        for other in ledger.sandboxes(live_only=True):
+            if absent(other.owner):
+                with ledger.writing():
+                    ledger.end(other.id, "failed", exit=None, reason="its owner is gone")
+        continue
+    files = [open(locks / unit, "w") for unit in units]
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ledger.writing():
+        ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+    for file in files:
+        file.close()
+    with ledger.writing():
+        assert ledger.end(row.id, "exited", exit=None, reason="done")
+    done += 1
+    print(done, flush=True)
+"""
+_ROUNDS = 60
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("way", ["locked", "index-only"])
+def test_no_unit_is_ever_booked_twice_though_half_are_killed(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    url = server.shared().new_database()
+    monkeypatch.setenv("DIBS_LEDGER", url)
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    homes = [tmp_path / "one", tmp_path / "two"]
+    dice = random.Random(4)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WORKER, str(locks), str(_ROUNDS), way, str(number)],
+            env={**os.environ, "DIBS_HOME": str(homes[number % 2])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    for worker in workers[:4]:
+        assert worker.stdout is not None
+        for _ in range(dice.randint(5, 30)):
+            assert worker.stdout.readline(), "it has failed before its time"
+        worker.send_signal(signal.SIGKILL)
+    rest = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [-9] * 4 + [0] * 4
+    assert all(text.split()[-1] == str(_ROUNDS) for text in rest[4:])
+    with Ledger(home) as ledger:
+        for row in ledger.sandboxes(live_only=True):
+            assert absent(row.owner)
+            with ledger.writing():
+                ledger.end(row.id, "failed", exit=None, reason="its owner is gone")
+        assert ledger.holders() == {}
+        assert ledger.tickets() == []
+    with psycopg.connect(url) as connection:
+        index = connection.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'lease_units_live'").fetchone()
+        assert index is not None
+        assert "UNIQUE" in index[0]
+        count = connection.execute("SELECT count(*) FROM sandboxes WHERE state = 'exited'").fetchone()
+        assert count is not None
+        assert count[0] >= 4 * _ROUNDS

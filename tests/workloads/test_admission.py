@@ -54,7 +54,7 @@ def hands(service: Workloads) -> Iterator[Dispatcher]:
 
 def until(service: Workloads, sandbox_id: str, *states: str) -> str:
     """Wait for a state; the test's own time limit is the bound."""
-    while (row := service.sandbox(sandbox_id)).state not in states:
+    while (row := service.sandbox(sandbox_id)).state not in states or (row.state == "running" and not row.ready):
         if row.ended_at is not None:
             pytest.fail(f"it ended: {row.reason}")
         os.sched_yield()

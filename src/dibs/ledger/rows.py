@@ -98,6 +98,11 @@ class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
     def live(self) -> bool:
         return self.ended_at is None
 
+    @property
+    def ready(self) -> bool:
+        """Its command has been let go, and it takes further ones. (Attached alone is not enough.)"""
+        return self.state == "running" and self.pending is None
+
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has a unit of hardware, and since when."""

@@ -83,13 +83,13 @@ class Sandboxes(Leases, Tickets):
     def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes, expires_at: float | None = None) -> None:
         """The workload is ready and was seen to have what was planned. Only after this may its command run.
 
-        The request's values are not needed any more and go. Without `expires_at` an earlier one stays.
+        Without `expires_at` an earlier one stays.
         """
         now = time.time()
         self._move(
             sandbox_id,
             "UPDATE sandboxes SET state = 'running', handle = :handle, receipt = :receipt, started_at = :now,"
-            " pending = NULL, expires_at = COALESCE(:expires, expires_at) WHERE id = :id AND state = 'creating'",
+            " expires_at = COALESCE(:expires, expires_at) WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
             handle=handle.decode(), receipt=receipt.decode(), now=now, expires=expires_at,
         )  # fmt: skip
@@ -98,6 +98,26 @@ class Sandboxes(Leases, Tickets):
             id=sandbox_id, now=now,
         )  # fmt: skip
         self.note("sandbox.running", sandbox_id=sandbox_id)
+
+    def forget_pending(self, sandbox_id: SandboxId) -> None:
+        """The command runs: the request's values are not needed any more, and go."""
+        self._db.execute("UPDATE sandboxes SET pending = NULL WHERE id = :id", id=sandbox_id)
+
+    def reopen(self, sandbox_id: SandboxId) -> bool:
+        """Attached, but its gateway died before the command was let go: it is made once more, on the same devices."""
+        changed = self._db.execute(
+            "UPDATE sandboxes SET state = 'creating', handle = NULL, receipt = NULL, started_at = NULL,"
+            " expires_at = NULL WHERE id = :id AND state = 'running' AND pending IS NOT NULL",
+            id=sandbox_id,
+        )
+        if changed != 1:
+            return False
+        self._db.execute(
+            "UPDATE leases SET state = 'reserved', changed_at = :now WHERE sandbox_id = :id AND state = 'attached'",
+            id=sandbox_id, now=time.time(),
+        )  # fmt: skip
+        self.note("sandbox.creating", sandbox_id=sandbox_id, detail="once more: its gateway died before it was started")
+        return True
 
     def _move(self, sandbox_id: SandboxId, statement: str, refusal: str, **values: Any) -> None:
         if self._db.execute(statement, id=sandbox_id, **values) != 1:

@@ -144,6 +144,9 @@ class Creation:
             if backend.holds:
                 session = backend.attach(handle) if workload.foreground else None
                 backend.start(handle)
+            if order.origin:
+                with self._ledger.writing():
+                    self._ledger.forget_pending(sandbox_id)
         except BaseException as error:
             if session is not None:
                 session.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from dibs.backends.port import Handle
+from dibs.backends.port import Handle, Phase
 from dibs.errors import DibsError, Problem, Timeout
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
@@ -179,6 +179,7 @@ class Dispatcher:
         self._serve_queue(workloads)
         if thorough:
             self._take_over(workloads)
+            self._forget_values(workloads)
             self._end_overdue(workloads)
             looked = now
         return ledger.changes_by_others(), looked
@@ -231,6 +232,15 @@ class Dispatcher:
                 self._hand_out(_order(workloads, row), None)
             else:
                 self._wake.set()
+
+    def _forget_values(self, workloads: Workloads) -> None:
+        """A gateway died right after it had let the command go: what it kept for a second try goes now."""
+        for row in workloads.ledger.sandboxes(live_only=True, states=("running", "paused")):
+            if row.pending is None or row.id in self._in_hand or not (absent(row.owner) or row.owner == myself()):
+                continue
+            if workloads.backend_of(row).status(handle_of(row)).phase in (Phase.RUNNING, Phase.PAUSED):
+                with workloads.ledger.writing():
+                    workloads.ledger.forget_pending(row.id)
 
     def _end_overdue(self, workloads: Workloads) -> None:
         """A sandbox ends itself when its time is over. If whoever should see to that was killed, we do."""

@@ -101,6 +101,11 @@ def _fate_of_unfinished(row: SandboxRow, registry: Registry) -> Status | None:
 
 def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) -> bool:
     """Record the end of a sandbox whose absence is proved. False if somebody was faster."""
+    if row.pending is not None and status.exit is not None and status.exit.reason == "not-started":
+        # A gateway had accepted it and died before the command was let go. The next one makes it once more.
+        with ledger.writing():
+            if ledger.reopen(row.id):
+                return False
     result = status.exit or Exit(137, "lost", detail=status.detail or "it was killed from outside", at=time.time())
     failed = result.reason in ("lost", "not-started", "out-of-memory")
     with ledger.writing():

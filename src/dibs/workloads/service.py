@@ -251,7 +251,7 @@ class Workloads:
 
     def logs(self, reference: str, *, follow: bool = False) -> Iterator[LogRecord]:
         _, backend, handle = self._live(reference)
-        return backend.logs(handle, follow=follow)
+        return (record for record in backend.logs(handle, follow=follow) if record.data)
 
     def copy_in(self, reference: str, archive: Iterator[bytes], path: str) -> None:
         _, backend, handle = self._live(reference, "running")

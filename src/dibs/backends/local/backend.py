@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     import socket
 
 LOG_LIMIT = 16 << 20  # per file, of which there are two; arbitrary
+_PULSE = 1.0  # seconds of silence after which whoever follows a log is told so
 DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
 
 
@@ -307,14 +308,21 @@ class LocalBackend:
     def _records(self, folder: Path, follow: bool) -> Iterator[LogRecord]:
         reader = Reader(folder)
         connection = Connection.to(folder) if follow else None
+        asked = False
         try:
             while connection is not None:
                 try:
-                    connection.send(b"N")
-                    if connection.next(None) is None:
+                    if not asked:
+                        connection.send(b"N")
+                    if connection.next(_PULSE) is None:
                         break
+                except TimeoutError:
+                    asked = True
+                    yield LogRecord(0.0, "stdout", b"")  # nothing was written; whoever reads may stop here
+                    continue
                 except OSError:
                     break
+                asked = False
                 yield from reader.records()
             yield from reader.records()
         finally:

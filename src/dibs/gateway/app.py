@@ -21,7 +21,7 @@ from dibs.gateway.changes import Changes
 from dibs.gateway.logs import log
 from dibs.gateway.metrics import Metrics
 from dibs.gateway.middleware import Edge
-from dibs.gateway.problems import answer, from_http, request_id_of
+from dibs.gateway.problems import ClientGone, answer, from_http, request_id_of
 from dibs.gateway.state import Gateway
 from dibs.gateway.threads import Pool
 from dibs.home import Home
@@ -122,6 +122,8 @@ def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Respo
 
 
 def _fail(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    if isinstance(error, ClientGone | ConnectionError):
+        return Response(b"", status_code=499)  # written to nobody; for the log line and the metrics
     data = {"request_id": request_id_of(request), "path": request.scope["path"]}
     log.error("a defect", exc_info=error, extra={"data": data})
     return answer(Internal("something went wrong here; it was logged", remedy="report it with the request id"), request)

@@ -61,6 +61,10 @@ class Changes:
         finally:
             self._waiters.discard(waiter)
 
+    async def look(self) -> int:
+        """The number of the newest event, now."""
+        return await self._pool.call(_newest, self._newest)
+
     def nudge(self) -> None:
         """This gateway has just changed something."""
         self._wake()

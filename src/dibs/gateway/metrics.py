@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dibs._version import __version__
@@ -30,6 +30,7 @@ class Metrics:
     """One per gateway."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for each, that nobody asks for
         self.registry = CollectorRegistry(auto_describe=False)
         self.requests = Counter(
             "dibs_http_requests_total", "Answered requests.", ("route", "method", "status"), registry=self.registry

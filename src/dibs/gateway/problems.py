@@ -53,6 +53,10 @@ PROBLEM_TYPE = "application/problem+json"
 _NATIVE = ("/api/", "/health", "/ready", "/version", "/metrics", "/openapi.json")
 
 
+class ClientGone(Exception):
+    """Whoever asked has hung up: nobody reads the answer. No error of ours."""
+
+
 class Refused(DibsError):
     """An answer that belongs to HTTP alone: no token, too large, too slow, no such path."""
 

@@ -1,7 +1,7 @@
 """Bodies and query strings into the types of the API. Strict, and every problem at once.
 
-Used by `gateway.native`. msgspec stops at the first mistake, so the fields are read one by one. A message shows what was
-sent, shortened; it is the caller's own.
+Used by `gateway.native`. msgspec stops at the first mistake, so the fields are read one by one. A message shows what
+was sent, shortened; it is the caller's own.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def convert(kind: type[T], data: dict[str, Any], *, strict: bool, problems: list
     """Field by field, so that every mistake is told."""
     found = problems or []
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    for name in data:
+    for name, value in data.items():
         if name not in fields:
             remedy = f"the known ones are {', '.join(fields)}" if fields else "there are none"
-            found.append(Problem("UNKNOWN_FIELD", quoted(name)[1:-1], _shown(data[name]), "no such field", remedy))
+            found.append(Problem("UNKNOWN_FIELD", quoted(name)[1:-1], _shown(value), "no such field", remedy))
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name not in data:

@@ -76,7 +76,7 @@ class SandboxPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may change. A label that is null goes; `ttl` counts from now, null: it does not end by itself."""
 
     labels: dict[LabelName, LabelValue | None] | UnsetType = UNSET
-    ttl: Duration | None | UnsetType = UNSET
+    ttl: Duration | UnsetType | None = UNSET
 
 
 class ExecRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,6 +6,6 @@ from typing import Any
 
 
 def route_handlers() -> list[Any]:
-    from dibs.gateway.native import service
+    from dibs.gateway.native import host, sandboxes, service, streams, talking
 
-    return [*service.HANDLERS]
+    return [*service.HANDLERS, *sandboxes.HANDLERS, *host.HANDLERS, *streams.HANDLERS, *talking.HANDLERS]

@@ -11,6 +11,7 @@ import msgspec
 from litestar import Request, Response
 
 from dibs.errors import NotFound
+from dibs.gateway.problems import ClientGone
 from dibs.gateway.state import Gateway
 from dibs.wire.reading import read_query
 
@@ -20,10 +21,6 @@ Ask = Request[Any, Any, Any]
 JSON = "application/json"
 _ENCODER = msgspec.json.Encoder()
 _REF = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-
-
-class ClientGone(Exception):
-    """Whoever asked has hung up: nobody reads the answer."""
 
 
 def gateway_of(request: Any) -> Gateway:

@@ -63,7 +63,7 @@ def test_a_queued_sandbox_that_ends_leaves_the_queue_and_its_values_go(home: Hom
         assert ledger.sandbox(row.id).pending is None
 
 
-def test_what_is_attached_has_no_pending_values_and_may_expire(home: Home) -> None:
+def test_what_is_attached_may_expire_and_keeps_its_values_until_it_is_started(home: Home) -> None:
     with Ledger(home) as ledger:
         row = add(ledger, pending=b'{"secret":1}', expires_at=5.0)
         kept = add(ledger, expires_at=5.0)
@@ -75,7 +75,14 @@ def test_what_is_attached_has_no_pending_values_and_may_expire(home: Home) -> No
             ledger.attach(row.id, handle=b'{"late":1}', receipt=b"{}", expires_at=77.5)
             ledger.attach(kept.id, handle=b"{}", receipt=b"{}")
         found = ledger.sandbox(row.id)
-        assert (found.state, found.handle, found.pending, found.expires_at) == ("running", b'{"late":1}', None, 77.5)
+        assert (found.state, found.handle, found.expires_at) == ("running", b'{"late":1}', 77.5)
+        assert not found.ready
+        with ledger.writing():
+            ledger.forget_pending(row.id)
+            assert not ledger.reopen(row.id)
+        found = ledger.sandbox(row.id)
+        assert found.ready
+        assert found.pending is None
         assert ledger.sandbox(kept.id).expires_at == 5.0
         with pytest.raises(Conflict, match="no longer being created"), ledger.writing():
             ledger.record_handle(row.id, b"{}")

@@ -52,7 +52,7 @@ class Workloads:
     def ledger(self) -> Ledger:
         """The open ledger; opened, and compared with what is really there, on first use."""
         if self._ledger is None:
-            self._ledger = Ledger(self.home)
+            self._ledger = Ledger(self.home, self.registry.settings.ledger or None)
             reconcile(self._ledger, self.registry)
         return self._ledger
 

@@ -10,11 +10,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.ledger.database import Database
 from dibs.ledger.rows import Event
+
+if TYPE_CHECKING:
+    from dibs.ledger.database import Database
 
 
 def new_id(prefix: str) -> str:

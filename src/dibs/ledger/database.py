@@ -6,39 +6,41 @@ for a key that is there already, else a DibsError that says what the user can do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from dibs.errors import StateError
 
 SCHEMA = 2  # raise it with each migration; the newest file in migrations/versions has this number
 PATIENCE = 60.0  # seconds to wait for another writer; 200 processes at once stay far below it
 
+if TYPE_CHECKING:  # a type of the checker alone: to make it costs as much as to load half of the ledger
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from typing import Any, Protocol
+
+    class Database(Protocol):
+        """One connection. Not for sharing between threads."""
+
+        @property
+        def in_transaction(self) -> bool: ...
+
+        def write(self) -> AbstractContextManager[None]:
+            """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
+
+        def execute(self, statement: str, **values: Any) -> int:
+            """Run one statement; how many rows it changed."""
+
+        def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]: ...
+
+        def changes_by_others(self) -> int:
+            """A number that differs when another process has committed something that waiters care for."""
+
+        def close(self) -> None: ...
+
 
 class Duplicate(Exception):
     """A row with that key is there already. A fact for the caller, like a look that finds something."""
-
-
-class Database(Protocol):
-    """One connection. Not for sharing between threads."""
-
-    @property
-    def in_transaction(self) -> bool: ...
-
-    def write(self) -> AbstractContextManager[None]:
-        """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
-
-    def execute(self, statement: str, **values: Any) -> int:
-        """Run one statement; how many rows it changed."""
-
-    def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]: ...
-
-    def changes_by_others(self) -> int:
-        """A number that differs when another process has committed something that waiters care for."""
-
-    def close(self) -> None: ...
 
 
 def schema_statements() -> list[str]:

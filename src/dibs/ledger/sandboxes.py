@@ -17,10 +17,9 @@ import msgspec
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.leases import Leases
 from dibs.ledger.rows import SandboxId, SandboxRow, encode
-from dibs.ledger.tickets import Tickets
+from dibs.ledger.tickets import PROCESS, Tickets
 from dibs.process import ProcessName
 
-_PROCESS = msgspec.json.Decoder(ProcessName)
 _STRINGS = msgspec.json.Decoder(dict[str, str])
 _UNKNOWN_REMEDY = "`dibs sandbox ls --all` shows what there is"
 
@@ -357,7 +356,7 @@ def _sandbox(row: Any) -> SandboxRow:
         state=row["state"],
         uid=row["uid"],
         username=row["username"],
-        owner=_PROCESS.decode(row["owner"]),
+        owner=PROCESS.decode(row["owner"]),
         spec=row["spec"].encode(),
         folder=row["folder"],
         created_at=row["created_at"],

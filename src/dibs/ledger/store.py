@@ -7,15 +7,18 @@ told here. The verbs are in `sandboxes`, `leases`, `tickets`, `taints` and `book
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from dibs.errors import StateError
 from dibs.home import Home
 from dibs.ledger.books import new_id
-from dibs.ledger.database import Database
 from dibs.ledger.sandboxes import Sandboxes
 from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.taints import Taints
 from dibs.process import host_id
+
+if TYPE_CHECKING:
+    from dibs.ledger.database import Database
 
 __all__ = ["Ledger", "new_id"]
 

@@ -14,7 +14,7 @@ from dibs.ledger.books import Books, new_id
 from dibs.ledger.rows import Ticket, encode
 from dibs.process import ProcessName
 
-_PROCESS = msgspec.json.Decoder(ProcessName)
+PROCESS = msgspec.json.Decoder(ProcessName)
 
 
 class Tickets(Books):
@@ -40,7 +40,7 @@ class Tickets(Books):
         )
         return [
             Ticket(
-                row["seq"], row["id"], row["username"], _PROCESS.decode(row["owner"]), row["request"].encode(),
+                row["seq"], row["id"], row["username"], PROCESS.decode(row["owner"]), row["request"].encode(),
                 row["created_at"], row["sandbox_id"], row["tenant"] or "",
             )
             for row in rows

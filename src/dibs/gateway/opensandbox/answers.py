@@ -38,8 +38,8 @@ def answer(value: Any, status: int = 200) -> Response[bytes]:
     return Response(encode(value), status_code=status, media_type=JSON)
 
 
-def nothing(status: int) -> Response[None]:
-    return Response(None, status_code=status, media_type=JSON)
+def nothing(status: int) -> Response[bytes]:
+    return Response(b"", status_code=status, media_type=JSON)
 
 
 def text(content: str) -> Response[bytes]:

@@ -6,10 +6,13 @@ import datetime as dt
 import re
 import time
 
+import msgspec
+
 from dibs.errors import Conflict, InvalidRequest
 from dibs.gateway.opensandbox import types
 from dibs.gateway.opensandbox.requests import decode_object
 from dibs.ledger.rows import SandboxRow
+from dibs.request.spec import SandboxSpec
 from dibs.workloads.service import Workloads
 
 # RFC 3339: a date, T, a time, and where that time is told. `fromisoformat` takes more than that.
@@ -59,7 +62,7 @@ def _wrong(value: object, reason: str) -> InvalidRequest:
 
 
 def renew(mine: Workloads, row: SandboxRow, at: float) -> types.Renewed:
-    if row.live and row.expires_at is None:
+    if row.live and row.expires_at is None and msgspec.json.decode(row.spec, type=SandboxSpec).ttl_seconds is None:
         raise Conflict(
             "it was made without a time to live", field="sandbox", value=row.id, code="NO_EXPIRY",
             remedy="it lives until it is deleted",

@@ -178,7 +178,7 @@ async def renew_expiration(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @post("/sandboxes/{sandbox_id:str}/pause", status_code=202)
-async def pause_sandbox(request: Asked, sandbox_id: str) -> Response[None]:
+async def pause_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
     identity = caller(request, "sandboxes:write")
 
     def work(workloads: Workloads) -> None:
@@ -190,7 +190,7 @@ async def pause_sandbox(request: Asked, sandbox_id: str) -> Response[None]:
 
 
 @post("/sandboxes/{sandbox_id:str}/resume", status_code=202)
-async def resume_sandbox(request: Asked, sandbox_id: str) -> Response[None]:
+async def resume_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
     identity = caller(request, "sandboxes:write")
 
     def work(workloads: Workloads) -> None:

@@ -25,11 +25,25 @@ class Found(msgspec.Struct, frozen=True):
 
 def find(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, SandboxRow]:
     """By its id, and nothing else: names and beginnings of ids are for people."""
-    mine = workloads.seen_by(identity)
-    row = mine.sandbox(sandbox_id)
-    if row.id != sandbox_id or views.DELETED in row.annotations:
-        raise NotFound("there is no such sandbox", field="sandbox", value=sandbox_id)
+    mine, row = _own(workloads, identity, sandbox_id)
+    if views.DELETED in row.annotations:
+        raise _unknown(sandbox_id)
     return mine, row
+
+
+def _own(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, SandboxRow]:
+    mine = workloads.seen_by(identity)
+    try:
+        row = mine.sandbox(sandbox_id)
+    except (NotFound, Conflict):  # Conflict: several begin so, which is more than a stranger should learn
+        raise _unknown(sandbox_id) from None
+    if row.id != sandbox_id:
+        raise _unknown(sandbox_id)
+    return mine, row
+
+
+def _unknown(sandbox_id: str) -> NotFound:
+    return NotFound("there is no such sandbox", field="sandbox", value=sandbox_id)
 
 
 def look(workloads: Workloads, identity: Identity, sandbox_id: str) -> Found:
@@ -61,10 +75,7 @@ def shown(mine: Workloads, row: SandboxRow) -> types.Sandbox:
 
 def remove(workloads: Workloads, identity: Identity, sandbox_id: str) -> None:
     """End it and hide it. Of several who do so at once all succeed. Raises Conflict while it is being created."""
-    mine = workloads.seen_by(identity)
-    row = mine.sandbox(sandbox_id)
-    if row.id != sandbox_id:
-        raise NotFound("there is no such sandbox", field="sandbox", value=sandbox_id)
+    mine, row = _own(workloads, identity, sandbox_id)
     if views.DELETED in row.annotations:
         return
     try:

@@ -1,0 +1,136 @@
+"""One gateway for all tests of OpenSandbox's clients, with eight simulated GPUs, and a tenant's token for them.
+
+Backends: `local` always; `docker` and `podman` where real engines can be started (see tests/engines), else skipped with
+the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from opensandbox.config import ConnectionConfig
+from opensandbox.config.connection_sync import ConnectionConfigSync
+from tests.gateway.conftest import RunningGateway, end_all
+
+from dibs.devices.simulated import parse_world, simulate
+from dibs.home import Home
+from dibs.ledger.store import Ledger
+
+TENANTS = """
+[tenants.team-a]
+[tenants.team-b]
+[tenants.small]
+sandboxes = 1
+gpus = 2
+"""
+
+
+class Place(msgspec.Struct):
+    """Where a client's sandboxes are made: a gateway, one of its backends, an image there, a tenant's token."""
+
+    gateway: RunningGateway
+    backend: str
+    image: str
+    token: str
+    other: str  # the token of another tenant
+    small: str  # that of one with little
+
+    @property
+    def domain(self) -> str:
+        return f"127.0.0.1:{self.gateway.port}"
+
+    def sync(self, *, proxy: bool = False, token: str = "") -> ConnectionConfigSync:
+        return ConnectionConfigSync(
+            domain=self.domain, api_key=token or self.token, use_server_proxy=proxy, disable_metrics=True,
+            request_timeout=timedelta(seconds=60),
+        )  # fmt: skip
+
+    def asynchronous(self, *, proxy: bool = False, token: str = "") -> ConnectionConfig:
+        return ConnectionConfig(
+            domain=self.domain, api_key=token or self.token, use_server_proxy=proxy, disable_metrics=True,
+            request_timeout=timedelta(seconds=60),
+        )  # fmt: skip
+
+    def ask(self, method: str, path: str, body: Any = None, *, token: str = "", **more: Any) -> Any:
+        headers = {"OPEN-SANDBOX-API-KEY": token or self.token, **more.pop("headers", {})}
+        return self.gateway.ask(method, path, body, token=None, headers=headers, **more)
+
+    def create(self, **changes: Any) -> Any:
+        body = {
+            "image": {"uri": self.image},
+            "entrypoint": ["tail", "-f", "/dev/null"],
+            "timeout": 600,
+            "resourceLimits": {},
+            "extensions": {"dibs.backend": self.backend},
+            **changes,
+        }
+        return self.ask("POST", "/v1/sandboxes", {key: value for key, value in body.items() if value is not None})
+
+    def made(self, **changes: Any) -> str:
+        answer = self.create(**changes)
+        assert answer.status == 202, answer.body
+        found: str = answer.data["id"]
+        return found
+
+    def remove(self, *ids: str) -> None:
+        for one in ids:
+            assert self.ask("DELETE", f"/v1/sandboxes/{one}").status == 204
+
+    def held(self) -> int:
+        """How many leases and places in the queue there are, by the ledger itself."""
+        with Ledger(self.gateway.home) as ledger:
+            return len(ledger.leases()) + len(ledger.tickets())
+
+    def state(self, sandbox_id: str) -> str:
+        found: str = self.ask("GET", f"/v1/sandboxes/{sandbox_id}").data["status"]["state"]
+        return found
+
+
+def _place(home: Home, folder: Path, backend: str, image: str, settings: str) -> Iterator[Place]:
+    simulate(home, parse_world("8", model="H100"))
+    gateway = RunningGateway(home, folder, settings=settings + TENANTS, env={"SECRET_OF_THE_GATEWAY": "sesame"}).start()
+    try:
+        yield Place(
+            gateway=gateway,
+            backend=backend,
+            image=image,
+            token=gateway.make_token("anna", "--tenant", "team-a"),
+            other=gateway.make_token("bert", "--tenant", "team-b"),
+            small=gateway.make_token("cleo", "--tenant", "small"),
+        )
+    finally:
+        code = gateway.stop()
+        end_all(home)
+    assert code == 0, gateway.log[-4000:]
+    assert "Traceback" not in gateway.log, gateway.log[-8000:]
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("opensandbox")
+    root = folder / "home"
+    shared = folder / "shared"
+    shared.mkdir()
+    settings = f'[mounts]\nallow = ["{shared}"]\n'
+    yield from _place(Home(state=root, config=root / "config").make(), folder, "local", "host", settings)
+
+
+@pytest.fixture(params=["direct", "server-proxy"])
+def proxy(request: pytest.FixtureRequest) -> bool:
+    """Whether the client is told to send everything through the server."""
+    return bool(request.param == "server-proxy")
+
+
+@pytest.fixture
+def place(local: Place) -> Iterator[Place]:
+    """The place of a test. Whatever it does, nothing of it is left."""
+    yield local
+    for token in (local.token, local.other, local.small):
+        for item in local.ask("GET", "/v1/sandboxes?pageSize=200", token=token).data["items"]:
+            local.ask("DELETE", f"/v1/sandboxes/{item['id']}", token=token)
+    assert local.held() == 0

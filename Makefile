@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test lint bench fuzz docs clean
+.PHONY: help setup demo test soak lint bench fuzz docs clean
 
 help:
 	@echo "make setup   a virtual environment in .venv with the command dibs in it"
 	@echo "make demo    sets up, then runs the main job on simulated GPUs"
 	@echo "make test    sets up, then lint, types, layers and all tests"
+	@echo "make soak    the stress tests at full size: many clients, many kills, minutes each"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   measures, and prints ratios"
 	@echo "make fuzz    the property tests with new seeds, for FUZZ_MINUTES (10)"
@@ -31,7 +32,12 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
+	@scripts/test-needs
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+soak: $(STAMP)
+	@scripts/test-needs
+	DIBS_SOAK=1 $(BIN)/pytest -s tests/stress $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

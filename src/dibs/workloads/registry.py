@@ -69,11 +69,11 @@ class Registry:
         if name == "docker":
             from dibs.backends.engines.docker import DockerBackend
 
-            return DockerBackend(self._home, self.settings.docker_socket)
+            return DockerBackend(self._home)
         if name == "podman":
             from dibs.backends.engines.podman import PodmanBackend
 
-            return PodmanBackend(self._home, self.settings.podman_socket)
+            return PodmanBackend(self._home)
         if name == "fake":
             from dibs.backends.fake import FakeBackend
 

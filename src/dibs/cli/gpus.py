@@ -14,7 +14,8 @@ from dibs.errors import Conflict, InvalidRequest
 if TYPE_CHECKING:
     from dibs.claims.selectors import Expression
     from dibs.devices.model import Inventory
-    from dibs.workloads.service import DeviceState, Workloads
+    from dibs.workloads.service import Workloads
+    from dibs.workloads.world import DeviceState
 
 _COLOURS = {
     "free": "green",

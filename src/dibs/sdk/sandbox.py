@@ -15,7 +15,7 @@ from dibs.remote.choose import open_service
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.workloads.files import copy_from, copy_to
 from dibs.workloads.receipt import Receipt
-from dibs.workloads.service import DeviceState
+from dibs.workloads.world import DeviceState
 
 if TYPE_CHECKING:
     from dibs.plan.explanation import Explanation

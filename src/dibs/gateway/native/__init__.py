@@ -6,6 +6,13 @@ from typing import Any
 
 
 def route_handlers() -> list[Any]:
-    from dibs.gateway.native import host, sandboxes, service, streams, talking
+    from dibs.gateway.native import host, running, sandboxes, service, streams, talking
 
-    return [*service.HANDLERS, *sandboxes.HANDLERS, *host.HANDLERS, *streams.HANDLERS, *talking.HANDLERS]
+    return [
+        *service.HANDLERS,
+        *sandboxes.HANDLERS,
+        *host.HANDLERS,
+        *streams.HANDLERS,
+        *talking.HANDLERS,
+        *running.HANDLERS,
+    ]

@@ -1,0 +1,256 @@
+"""`dibs run` over a gateway: a sandbox is asked for, waited for, made and talked to in one conversation.
+
+The remote client uses it for what a `dibs` of its own does in one process, with the same news and the same errors. The
+caller stands in the ledger's queue as long as he listens; when he hangs up he leaves it, and a command that ran in the
+foreground for him ends. (What shall be made whoever listens is asked for with POST /sandboxes.)
+
+    first, from the client    3 {"run": {…the request, base_env…}, "foreground": true}
+    from the gateway          3 {"waiting": {…}}   3 {"note": "…"}   3 {"sandbox": {…}}   3 {"error": {…}}
+    then, in the foreground   as in `talking`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from litestar import websocket
+
+from dibs.backends.port import Exit, Output, Session
+from dibs.errors import Conflict, DibsError, InvalidRequest
+from dibs.gateway.auth import require
+from dibs.gateway.native.common import NoQuery, gateway_of, query
+from dibs.gateway.native.sandboxes import WRITE, _base_env, _within_ttl
+from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, _answering, _frame, _hear, _send
+from dibs.gateway.native.views import one_sandbox
+from dibs.gateway.problems import ClientGone
+from dibs.gateway.sessions import AsyncSession
+from dibs.gateway.state import Gateway
+from dibs.ledger.rows import SandboxId, encode
+from dibs.ledger.store import new_id
+from dibs.plan.planner import Refusal
+from dibs.process import myself
+from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.wire import sandboxes as ws
+from dibs.wire.reading import read_object
+from dibs.workloads.admission import _check_reach, least_gpus
+from dibs.workloads.creation import Creation, Order
+from dibs.workloads.explain import choose
+from dibs.workloads.identity import Identity
+from dibs.workloads.quotas import check_quota
+from dibs.workloads.rendering import Prepared
+from dibs.workloads.service import Workloads
+from dibs.workloads.waiting import Waiting, WaitNews
+
+_WAITING_AT_ONCE = 64  # callers who wait in a thread; the next ones wait for one of these, and are told so
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """The first frame."""
+
+    spec: SandboxSpec
+    base_env: dict[str, str]
+    foreground: bool
+
+
+class CallersWaiting(Waiting):
+    """A place in the queue in the caller's name. Given up when he hangs up."""
+
+    def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, gone: threading.Event) -> None:
+        super().__init__(workloads.ledger, workloads.registry, spec, self._news)
+        self._who = workloads.identity
+        self._send = tell
+        self._gone = gone
+
+    def __enter__(self) -> CallersWaiting:
+        if self._spec.wait_seconds is not None and self._spec.resources.wants_devices:
+            with self._ledger.writing():
+                request = encode(self._spec.resources).encode()
+                self.ticket = self._ledger.enqueue(myself(), self._who.uid, self._who.name, request)
+        return self
+
+    def _news(self, news: WaitNews) -> None:
+        if self._gone.is_set():
+            raise _hung_up()
+        self._send({"waiting": news})
+
+
+def _hung_up() -> Conflict:
+    return Conflict("the caller hung up", field="run", code="CALLER_GONE")
+
+
+@websocket("/api/v1/run")
+async def run(socket: Socket) -> None:
+    """A sandbox, made for whoever listens."""
+    async with _answering(socket):
+        who = require(socket, WRITE)
+        query(socket, NoQuery)
+        gateway = gateway_of(socket)
+        await socket.accept()
+        wish = _read(await _frame(socket), gateway)
+        sandbox_id, session = await _make(socket, gateway, who, wish)
+        if session is None:
+            await _show(socket, gateway, who, sandbox_id)
+            await socket.close(1000)
+            return
+        async with AsyncSession(session) as talk:
+            await _show(socket, gateway, who, sandbox_id)
+            await _converse(socket, gateway, talk, sandbox_id)
+
+
+def _read(frame: bytes, gateway: Gateway) -> Wish:
+    data = read_object(frame[1:]) if frame[0] == CONTROL else {}
+    mapping, foreground = data.get("run"), data.get("foreground", False)
+    if not isinstance(mapping, dict) or not isinstance(foreground, bool) or set(data) - {"run", "foreground"}:
+        raise InvalidRequest(
+            "the first frame must say what to run", field="run", code="FIELD_MISSING",
+            remedy='send byte 3 and {"run": {"command": [...]}, "foreground": true}',
+        )  # fmt: skip
+    base_env = _base_env(mapping)
+    return Wish(_within_ttl(parse_spec(mapping), gateway), base_env, foreground)
+
+
+async def _show(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: str) -> None:
+    view = await gateway.pool.call_as(who, lambda w: one_sandbox(w, w.sandbox(sandbox_id)))
+    await _send(socket, CONTROL, msgspec.json.encode({"sandbox": view}))
+
+
+async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> tuple[SandboxId, Session | None]:
+    """Make it in a thread, pass on its news, and notice when nobody listens any more."""
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    gone = threading.Event()
+
+    def tell(words: dict[str, Any]) -> None:
+        loop.call_soon_threadsafe(news.put_nowait, words)
+
+    def work(workloads: Workloads) -> tuple[SandboxId, Session | None]:
+        return make(workloads.seen_by(who), wish, tell, gone)
+
+    async with _place(gateway, wish):
+        making = asyncio.ensure_future(gateway.pool.call_long(work))
+        making.add_done_callback(lambda _: news.put_nowait(None))
+        listening = loop.create_task(_listen(socket, gone))
+        try:
+            while (words := await news.get()) is not None:
+                with contextlib.suppress(Exception):  # nobody there: `gone` says so, and the thread lets go
+                    await _send(socket, CONTROL, msgspec.json.encode(words))
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening
+            if not making.done():
+                gone.set()  # the gateway stops, or we are cancelled
+                with contextlib.suppress(Exception):
+                    await asyncio.shield(making)
+        sandbox_id, session = await making
+        if gone.is_set():
+            if session is not None:
+                session.close()
+            raise ClientGone
+        return sandbox_id, session
+
+
+@contextlib.asynccontextmanager
+async def _place(gateway: Gateway, wish: Wish) -> Any:
+    """Who may wait for long must not take all threads from those who do not."""
+    if wish.spec.wait_seconds is None:
+        yield
+        return
+    places = _places.setdefault(id(gateway), asyncio.Semaphore(_WAITING_AT_ONCE))
+    async with places:
+        yield
+
+
+_places: dict[int, asyncio.Semaphore] = {}
+
+
+async def _listen(socket: Socket, gone: threading.Event) -> None:
+    """Until the caller hangs up. He has nothing to say before there is a sandbox."""
+    with contextlib.suppress(ClientGone, DibsError):
+        await _frame(socket)
+    gone.set()
+
+
+def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) -> tuple[SandboxId, Session | None]:
+    """As `Workloads.create` and `launch`, within what the caller may have."""
+    _check_reach(workloads, wish.spec)
+    backend, spec = choose(wish.spec, workloads.registry, workloads.identity.uid)
+    creation = Creation(workloads.home, workloads.ledger)
+    order = Order(
+        spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=workloads.identity,
+        base_env=wish.base_env, foreground=wish.foreground,
+    )  # fmt: skip
+    prepared = _reserve(workloads, creation, order, tell, gone)
+    for note in prepared.notes:
+        tell({"note": note})
+    return order.sandbox_id, creation.deliver(order, prepared)
+
+
+def _reserve(workloads: Workloads, creation: Creation, order: Order, tell: Tell, gone: threading.Event) -> Prepared:
+    spec, ledger, tenant = order.spec, workloads.ledger, workloads.identity.tenant
+    quota = workloads.registry.settings.tenants.get(tenant)
+    inventory = workloads.inventory()
+    with CallersWaiting(workloads, spec, tell, gone) as waiting:
+        while True:
+            with ledger.writing():
+                decision = creation.plan(order, inventory, waiting.ticket)
+                if quota is not None:
+                    gpus = least_gpus(spec) if isinstance(decision, Refusal) else len(decision.devices)
+                    check_quota(ledger, tenant, quota, spec, gpus)
+                if not isinstance(decision, Refusal):
+                    prepared = creation.prepare(order, decision, inventory)
+                    creation.enter(order, state="creating", simulated=prepared.simulated)
+                    creation.lease(prepared)
+                    waiting.served()
+                    return prepared
+            if spec.wait_seconds is None or not decision.waitable:
+                raise decision.to_error()
+            if gone.is_set():
+                raise _hung_up()
+            waiting.wait(decision)
+            inventory = workloads.inventory()
+
+
+async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> None:
+    """Both directions until the command ends or the caller hangs up. The devices are free before he hears of it."""
+    loop = asyncio.get_running_loop()
+    hearing = loop.create_task(_hear(socket, session))
+    speaking = loop.create_task(_speak(socket, gateway, session, sandbox_id))
+    try:
+        done, _ = await asyncio.wait((hearing, speaking), return_when=asyncio.FIRST_COMPLETED)
+        if speaking not in done:
+            error = hearing.exception()
+            if isinstance(error, DibsError):
+                raise error
+    finally:
+        for task in (hearing, speaking):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _speak(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> None:
+    while True:
+        for piece in await session.next():
+            if isinstance(piece, Output):
+                await _send(socket, STDOUT if piece.stream == "stdout" else STDERR, piece.data)
+                continue
+            await session.close()
+            await gateway.pool.call_long(lambda w: w.settle(sandbox_id))
+            await _send(socket, CONTROL, msgspec.json.encode({"exit": _end(piece)}))
+            await socket.close(1000)
+            return
+
+
+def _end(end: Exit) -> ws.Exit:
+    return ws.Exit(end.code, end.reason, end.signal, end.detail, end.at)
+
+
+HANDLERS = (run,)

@@ -234,6 +234,13 @@ class Connection:
             self._line.close()
             self._line = None
 
+    def interrupt(self) -> None:
+        """From another thread: end the wait of whoever reads."""
+        line = self._line
+        if line is not None and not line.closed:
+            with contextlib.suppress(OSError):
+                line.sock.shutdown(socket.SHUT_RDWR)
+
     @property
     def idle(self) -> bool:
         """Whether the next request can use the line that is open."""

@@ -38,7 +38,12 @@ class Subject:
 
     def workload(self, *command: str, **fields: Any) -> Workload:
         name = f"c{os.getpid()}x{next(_numbers)}"
-        fields = {"env": {"PATH": "/usr/bin:/bin", "GREETING": "hello"}, "workdir": str(self.work), **fields}
+        fields = {
+            "env": {"PATH": "/usr/bin:/bin", "GREETING": "hello"},
+            "workdir": str(self.work),
+            **self.factory.fields,
+            **fields,
+        }
         return Workload(id=name, name=name, command=command, **fields)
 
     def create(self, *command: str, **fields: Any) -> Handle:
@@ -47,6 +52,10 @@ class Subject:
         handle = self.backend.create(workload, self.backend.render(workload, folder), folder)
         self.handles.append(handle)
         return handle
+
+    def seen(self, *command: str, **fields: Any) -> Handle:
+        """Where it can be looked at: held before its command, or else running."""
+        return self.create(*command, **fields) if self.backend.holds else self.start(*command, **fields)
 
     def start(self, *command: str, **fields: Any) -> Handle:
         handle = self.create(*command, **fields)
@@ -74,6 +83,9 @@ class Subject:
 
 @pytest.fixture(params=FACTORIES, ids=lambda factory: factory.name)
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    missing = request.param.missing()
+    if missing:
+        pytest.skip(f"{request.param.name} is not here: {missing}")
     with tempfile.TemporaryDirectory(prefix="dibs-conformance-") as folder:
         one = Subject(request.param, Path(folder))
         capability = one.backend.available()

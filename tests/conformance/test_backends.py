@@ -54,12 +54,14 @@ def test_render_changes_nothing(subject: Subject) -> None:
     assert not folder.exists()
 
 
-def test_what_is_expected_is_observed_before_the_start(subject: Subject) -> None:
+def test_what_is_expected_is_observed(subject: Subject) -> None:
     workload = subject.workload("sleep", "1000", devices=(DEVICE,))
     folder = subject.folder / "home" / "sandboxes" / workload.id
     realisation = subject.backend.render(workload, folder)
     handle = subject.backend.create(workload, realisation, folder)
     subject.handles.append(handle)
+    if not subject.backend.holds:
+        subject.backend.start(handle)
     observed = subject.backend.observe(handle)
     assert [str(node) for node in observed.nodes] == ["/dev/simgpu0 c 1:3"]
     assert observed.nodes == realisation.expectation.nodes
@@ -73,7 +75,7 @@ def test_limits_are_delivered_or_refused(subject: Subject) -> None:
     asked = Limits(cpu_millis=500, memory_bytes=64 << 20, pids=50)
     able = [subject.backend.can_limit(name) for name in ("cpu", "memory", "pids")]
     if all(capability.ok for capability in able):
-        handle = subject.create("true", limits=asked)
+        handle = subject.seen("sleep", "1000", limits=asked)
         assert subject.backend.observe(handle).limits == {"cpu_millis": 500, "memory_bytes": 64 << 20, "pids": 50}
         return
     assert all(capability.reason and capability.remedy for capability in able if not capability.ok)

@@ -1,0 +1,1 @@
+"""Docker and Podman, through their own APIs, and what the two share."""

@@ -1,0 +1,139 @@
+"""Further commands in a running container.
+
+`backend.exec` calls it. Engines have no signal for such a command: it is sent to the command's process where that is
+visible from here, else by a further command that looks for it inside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal as signals
+import time
+from typing import TYPE_CHECKING
+
+from dibs.backends.engines import errors, keeping
+from dibs.backends.engines.client import EngineError
+from dibs.backends.engines.sessions import Call, StreamSession
+from dibs.backends.port import Exec, Exit, Handle, Phase
+from dibs.errors import BackendUnavailable, CommandFailed, DibsError
+from dibs.http import query
+from dibs.process import name_of
+
+if TYPE_CHECKING:
+    from dibs.backends.engines.backend import EngineBackend
+
+_MARK = "DIBS_EXEC"
+_POLL = 0.05  # seconds between looks for an exit that the engine does not tell by itself
+
+
+def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSession:
+    mark = os.urandom(8).hex()
+    body = {
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Cmd": list(command.command),
+        "Env": [*(f"{name}={value}" for name, value in command.env.items()), f"{_MARK}={mark}"],
+        "Tty": command.tty,
+        **({"User": command.user} if command.user else {}),
+        **({"WorkingDir": command.workdir} if command.workdir else {}),
+    }
+    try:
+        made = backend._ask(handle, "POST", backend._container(handle) + "/exec", json=body)
+        path = f"/exec/{made['Id']}"
+        sock = backend._hijack(handle, f"{path}/start", {"Detach": False, "Tty": command.tty})
+    except CommandFailed:
+        raise
+    except DibsError as error:
+        if error.code in ("CONTAINER_GONE", "ENGINE_FAILED", "NOT_RUNNING"):
+            status = backend.status(handle)
+            if status.phase is not Phase.RUNNING:
+                from dibs.backends.engines.backend import not_running
+
+                raise not_running(status, handle) from error
+        raise
+
+    def ended(wait: bool) -> Exit | None:
+        while True:
+            try:
+                found = backend._client().call("GET", f"{path}/json")
+            except EngineError as error:
+                if error.status == 404:  # the container is gone, and with it whatever it knew
+                    return Exit(137, "signalled", 9, "the sandbox ended", time.time())
+                raise errors.translate(backend.name, error, value=handle.sandbox_id) from error
+            if not found.get("Running"):
+                code = int(found.get("ExitCode") or 0)
+                number = code - 128 if 128 < code <= 192 else None
+                return Exit(code, "signalled" if number else "exited", number, at=time.time())
+            if not wait:
+                return None
+            time.sleep(_POLL)
+
+    def signal(number: int) -> None:
+        found = backend._ask(handle, "GET", f"{path}/json", accept=(404,)) or {}
+        if not found.get("Running"):
+            return
+        pid = int(found.get("Pid") or 0)
+        if pid and _is_in(pid, handle):
+            try:
+                os.kill(pid, number)
+                return
+            except ProcessLookupError:
+                return
+            except PermissionError:
+                pass  # another user's engine: from inside, then
+        _kill_inside(backend, handle, mark, number)
+
+    def resize(rows: int, columns: int) -> None:
+        backend._resize(f"{path}/resize", rows, columns)
+
+    if command.tty:
+        _await_running(backend, path)  # or an early resize would be lost
+    return StreamSession(sock, Call(ended=ended, signal=signal, resize=resize), tty=command.tty, can_send=True)
+
+
+def _await_running(backend: EngineBackend, path: str) -> None:
+    for _ in range(100):
+        try:
+            found = backend._client().call("GET", f"{path}/json")
+        except EngineError:
+            return
+        if found.get("Pid") or found.get("ExitCode"):
+            return
+        time.sleep(0.005)
+
+
+def _is_in(pid: int, handle: Handle) -> bool:
+    """Whether a pid of the engine is that process for us: it is in the container's own pid namespace."""
+    init = keeping.init_of(keeping.folder_of(handle))
+    if init is None or name_of(init.pid) != init:
+        return False
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat(f"/proc/{init.pid}/ns/pid").st_ino
+    except OSError:
+        return False
+
+
+def _kill_inside(backend: EngineBackend, handle: Handle, mark: str, number: int) -> None:
+    """With the image's own shell. Where it has none, the signal cannot be sent, and that is told."""
+    script = (
+        f'for p in /proc/[0-9]*; do if grep -q "{_MARK}={mark}" "$p/environ" 2>/dev/null; '
+        f'then kill -{number} "${{p#/proc/}}"; fi; done'
+    )
+    body = {"AttachStdout": True, "Cmd": ["sh", "-c", script]}
+    made = backend._ask(handle, "POST", backend._container(handle) + "/exec", json=body)
+    sock = backend._hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
+    try:
+        while sock.recv(4096):
+            pass
+    finally:
+        sock.close()
+    found = backend._ask(handle, "GET", f"/exec/{made['Id']}/json" + query())
+    if found.get("ExitCode"):
+        name = signals.Signals(number).name
+        raise BackendUnavailable(
+            f"{name} cannot be sent: the command's process is not visible from here, and the image has no shell",
+            field="sandbox",
+            value=handle.sandbox_id,
+            code="ENTER_FAILED",
+        )

@@ -1,0 +1,133 @@
+"""What an engine is and can, found out once.
+
+`docker` and `podman` fill `Facts`; `passing` and `backend` decide by them. An engine may see another file system than we
+do (rootless, a snap, a machine of its own): its paths are looked at through the root of its own process where that is
+visible, and `root` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import msgspec
+
+from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache
+from dibs.devices.cdi_source import cached
+from dibs.process import ProcessName
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine, at one look."""
+
+    version: str
+    architecture: str  # as images say it
+    peer: ProcessName | None  # the engine's process, if it is visible from here
+    cdi: bool
+    cdi_dirs: tuple[str, ...]  # as the engine says them
+    discovered: frozenset[str] | None = None  # CDI names that the engine says it knows; None: it does not say
+    limits: frozenset[str] = frozenset(("cpu", "memory", "pids"))
+    swap: bool = False  # whether swap can be limited
+    init: bool = True  # whether it has a small init to put before a command
+    legacy: bool = False  # whether NVIDIA's own request works
+    rootless: bool = False
+
+    @property
+    def root(self) -> str:
+        """Where the engine's file system is, for us; empty: the same as ours, or not visible."""
+        if self.peer is None:
+            return ""
+        path = f"/proc/{self.peer.pid}/root"
+        try:
+            theirs, ours = os.stat(path), os.stat("/")
+        except OSError:
+            return ""
+        return "" if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino) else path
+
+    def seen(self, path: str) -> str:
+        """A path of the engine as a path of ours."""
+        return resolved(self.root, path) if self.root else path
+
+    def specs(self) -> Cache:
+        """The CDI specs that the engine reads, up to date."""
+        return cached(tuple(self.seen(folder) for folder in self.cdi_dirs))
+
+
+def resolved(root: str, path: str) -> str:
+    """A path below another root, with its absolute links followed there: /var/run is one."""
+    done = root
+    for part in path.split("/"):
+        if not part:
+            continue
+        here = f"{done}/{part}"
+        try:
+            target = os.readlink(here)
+        except OSError:
+            done = here
+            continue
+        done = resolved(root, target) if target.startswith("/") else f"{done}/{target}"
+    return done
+
+
+def architecture(machine: str = "") -> str:
+    machine = machine or os.uname().machine
+    return ARCHITECTURES.get(machine, machine)
+
+
+def podman_spec_dirs(facts_root: str, environ: dict[str, str]) -> tuple[str, ...]:
+    """The folders that Podman reads: what its configuration says, else the usual ones. The last file that says it wins."""
+    files = [environ["CONTAINERS_CONF"]] if environ.get("CONTAINERS_CONF") else []
+    if not files:
+        files = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"]
+        for folder in ("/usr/share/containers/containers.conf.d", "/etc/containers/containers.conf.d"):
+            try:
+                names = sorted(os.listdir(resolved(facts_root, folder) if facts_root else folder))
+            except OSError:
+                continue
+            files += [f"{folder}/{name}" for name in names if name.endswith(".conf")]
+        own = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
+        if own:
+            files.append(f"{own}/containers/containers.conf")
+    if environ.get("CONTAINERS_CONF_OVERRIDE"):
+        files.append(environ["CONTAINERS_CONF_OVERRIDE"])
+    found: tuple[str, ...] = DEFAULT_SPEC_DIRS
+    for path in files:
+        try:
+            with open(resolved(facts_root, path) if facts_root else path, "rb") as file:
+                text = file.read()
+        except OSError:
+            continue
+        if re.search(rb"^\s*cdi_spec_dirs", text, re.MULTILINE):
+            import tomllib
+
+            try:
+                folders = tomllib.loads(text.decode()).get("engine", {}).get("cdi_spec_dirs")
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+                continue  # Podman does not start with such a file
+            if isinstance(folders, list) and all(isinstance(folder, str) for folder in folders):
+                found = tuple(folders)
+    return found
+
+
+def environment_of(peer: ProcessName | None) -> dict[str, str]:
+    """The environment of the engine's process; empty where it cannot be read."""
+    if peer is None:
+        return {}
+    try:
+        with open(f"/proc/{peer.pid}/environ", "rb") as file:
+            items = [os.fsdecode(item).partition("=") for item in file.read().split(b"\0") if item]
+    except OSError:
+        return {}
+    return {name: value for name, _, value in items}
+
+
+def on_path(program: str, facts_root: str, environ: dict[str, str]) -> bool:
+    """Whether the engine would find a program."""
+    path = environ.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    for folder in path.split(":"):
+        full = f"{folder}/{program}"
+        if os.access(resolved(facts_root, full) if facts_root else full, os.X_OK):
+            return True
+    return False

@@ -1,0 +1,153 @@
+"""Keeps one container to its time: a small process of its own, started by `keeping`.
+
+It ends the container when its time to live is over, or when whoever ran it in the foreground goes away, and goes away
+itself when the container has ended. Whether dibs runs does not matter. Standard library only, run as a file. It must
+not load what it does not need: there is one for each container with a time to live.
+
+Arguments: address of the engine (a path, or host:port), the path of the requests for this container, how to ask for
+its end, the folder of the sandbox, seconds of grace, and a pipe whose end means "the client is gone" (or -1).
+
+In the folder: `expiry` holds the deadline (seconds since the epoch, or "none"), `init` is there when the container
+runs, `ending` is written before the end is asked for and says why. SIGHUP: read the deadline again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+RETRY = 1.0  # seconds between tries while the engine is away
+
+
+def deadline(folder: str) -> float | None:
+    try:
+        with open(os.path.join(folder, "expiry")) as file:
+            text = file.read().strip()
+        return None if text == "none" else float(text)
+    except (OSError, ValueError):
+        return None
+
+
+def record(folder: str, reason: str) -> None:
+    """The first who asks for the end says why."""
+    path = os.path.join(folder, "ending")
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, f"{reason} {time.time()!r}".encode())
+        os.close(fd)
+
+
+def send(address: str, method: str, path: str) -> socket.socket:
+    """A request on a line of its own; the answer is read by the caller."""
+    if address.startswith("/"):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    else:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if address.startswith("/"):
+            sock.connect(address)
+        else:
+            host, _, port = address.rpartition(":")
+            sock.connect((host, int(port)))
+        sock.sendall(
+            f"{method} {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
+        )
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def status_of(sock: socket.socket) -> int:
+    """The status of an answer, waiting for it; 0 if the line broke."""
+    data = b""
+    try:
+        while b"\r\n" not in data:
+            piece = sock.recv(4096)
+            if not piece:
+                return 0
+            data += piece
+        while sock.recv(65536):
+            pass
+    except OSError:
+        return 0
+    words = data.split(b" ", 2)
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+
+
+def end(address: str, base: str, folder: str, reason: str, grace: float) -> None:
+    """Ask until the engine says that it is done, or that there is nothing to end."""
+    record(folder, reason)
+    seconds = int(-(-grace // 1))
+    verb = f"/stop?t={seconds}&timeout={seconds}" if grace > 0 else "/kill?signal=SIGKILL"
+    while True:
+        try:
+            sock = send(address, "POST", base + "/unpause")
+            status_of(sock)  # a paused one could not hear
+            sock.close()
+            sock = send(address, "POST", base + verb)
+            status = status_of(sock)
+            sock.close()
+        except OSError:
+            status = 0
+        if status in (200, 204, 304, 404, 409):
+            return
+        time.sleep(RETRY)
+
+
+def main() -> None:
+    address, base, condition, folder = sys.argv[1:5]
+    grace, pipe = float(sys.argv[5]), int(sys.argv[6])
+    woken, wakes = socket.socketpair()
+    woken.setblocking(False)
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno())
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    waiting: socket.socket | None = None
+    while True:
+        started = os.path.exists(os.path.join(folder, "init"))
+        if not started and os.path.exists(os.path.join(folder, "ending")):
+            return  # it never ran
+        if started and waiting is None:
+            with contextlib.suppress(OSError):
+                waiting = send(address, "POST", base + "/wait?" + condition)
+        limit = deadline(folder)
+        if limit is None and pipe < 0:
+            return
+        left = None if limit is None else max(0.0 if started else 0.01, limit - time.time())
+        if waiting is None:
+            pause = RETRY if started else 0.05
+            left = pause if left is None else min(left, pause)
+        ears: list[socket.socket | int] = [woken]
+        ears += [waiting] if waiting is not None else []
+        ears += [pipe] if pipe >= 0 else []
+        ready = select.select(ears, [], [], left)[0]
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                while woken.recv(64):
+                    pass
+        if waiting is not None and waiting in ready:
+            status = status_of(waiting)
+            waiting.close()
+            waiting = None
+            if status in (200, 404):
+                return  # it has ended, or is gone
+            time.sleep(RETRY)
+        elif pipe >= 0 and pipe in ready:
+            end(address, base, folder, "client-gone", grace)
+            return
+        elif started and limit is not None and time.time() >= limit and deadline(folder) == limit:
+            end(address, base, folder, "expired", grace)
+            return
+
+
+if __name__ == "__main__":
+    main()

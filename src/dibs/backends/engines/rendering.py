@@ -1,0 +1,259 @@
+"""From a workload to what an engine is told, in a form that both engines' dialects are written from.
+
+`backend.render` calls it to say what would happen, `backend.create` again to do it. It looks at the image, the engine and
+the host, and changes nothing; all problems are told at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.backends.engines import images, passing, states
+from dibs.backends.engines.client import Client
+from dibs.backends.engines.facts import Facts
+from dibs.backends.port import Capability, Expectation, LogRecord, Realisation, Workload
+from dibs.errors import InvalidRequest, Problem, Unsupported
+from dibs.home import Home
+from dibs.http import Connection, Response
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # what engines set without an image's own
+LOG_BYTES = 16 << 20  # per file, of which there are two; arbitrary
+_OURS_TO_FIX = frozenset(("LIMIT_NOT_ENFORCEABLE", "CDI_NAME_UNKNOWN", "CDI_SPECS_DIFFER", "PLATFORM_MISMATCH"))
+CanLimit = Callable[[Literal["cpu", "memory", "pids"]], Capability]
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """A container to be, without an engine's spelling."""
+
+    workload: Workload
+    image: str
+    entrypoint: tuple[str, ...] | None
+    init: bool  # whether the engine puts its init before the command, so that signals arrive
+    program: str  # what is executed first
+    path: str  # where it is looked for
+    devices: passing.Passing
+    facts: Facts
+    labels: dict[str, str]
+    home: str
+    notes: tuple[str, ...] = ()
+
+
+def form(
+    engine: str,
+    workload: Workload,
+    facts: Facts,
+    client: Client,
+    home: Home,
+    image_id: str | None,
+    can_limit: CanLimit,
+) -> Form:
+    """`image_id`: the image that was found or loaded; None while only looking."""
+    problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
+    notes: list[str] = []
+    image = _image(engine, workload, facts, client, image_id, problems, notes)
+    wished = tuple(workload.wishes.get("cdi_devices", ()))
+    devices = passing.decide(workload.devices, facts, workload.env, wished)
+    problems += devices.problems
+    entrypoint = workload.entrypoint
+    if entrypoint is None and image is not None:
+        entrypoint = image.entrypoint
+    first = (*(entrypoint or ()), *(workload.command or (image.command if image else ())))
+    if image is not None and not first:
+        reason = "neither the request nor the image has a command"
+        problems.append(Problem("COMMAND_INVALID", "command", "", reason, "write it after --"))
+    if problems:
+        mine = all(problem.code in _OURS_TO_FIX for problem in problems)
+        raise (Unsupported if mine else InvalidRequest)(problems)
+    program = first[0] if first else ""
+    return Form(
+        workload=workload,
+        image=image_id if image_id and (images.is_file(workload.image) or engine == "podman") else workload.image,
+        entrypoint=workload.entrypoint,
+        init=facts.init and os.path.basename(program) not in images.INITS,
+        program=program,
+        path=workload.env.get("PATH") or (image.path if image else "") or DEFAULT_PATH,
+        devices=devices,
+        facts=facts,
+        labels=_labels(workload, home),
+        home=str(home.state),
+        notes=(*notes, *devices.notes),
+    )
+
+
+def _wrong(workload: Workload) -> list[Problem]:
+    found = []
+    if not workload.image:
+        remedy = "say which: --image python:3.12, or the path of a tar; or use --backend local"
+        found.append(Problem("IMAGE_INVALID", "image", "", "a container is made from an image", remedy))
+    if workload.command and not workload.command[0]:
+        found.append(Problem("COMMAND_INVALID", "command", "", "the name of the command is empty"))
+    if not workload.workdir.startswith("/"):
+        found.append(Problem("WORKDIR_INVALID", "workdir", workload.workdir, "it must be an absolute path"))
+    if workload.root != "host":
+        reason = "a container's root is its image"
+        remedy = "give a tar as the image: --image /path/root.tar; or use --backend local"
+        found.append(Problem("FIELD_NOT_SUPPORTED", "root", workload.root, reason, remedy))
+    return found
+
+
+def _limits(workload: Workload, can_limit: CanLimit) -> list[Problem]:
+    found = []
+    limits = workload.limits
+    asked: tuple[tuple[Literal["cpu", "memory", "pids"], int | None], ...] = (
+        ("cpu", limits.cpu_millis),
+        ("memory", limits.memory_bytes),
+        ("pids", limits.pids),
+    )
+    for name, amount in asked:
+        if amount is None:
+            continue
+        if amount <= 0:
+            found.append(Problem("LIMIT_INVALID", name, str(amount), "a limit must be more than nothing"))
+            continue
+        able = can_limit(name)
+        if not able.ok:
+            found.append(Problem("LIMIT_NOT_ENFORCEABLE", name, str(amount), able.reason, able.remedy))
+    return found
+
+
+def _mounts(workload: Workload, facts: Facts) -> list[Problem]:
+    found = []
+    for mount in workload.mounts:
+        if not os.path.exists(facts.seen(mount.source)):
+            where = "where the engine runs" if facts.root else "on this host"
+            reason = f"there is no such file or folder {where}"
+            found.append(Problem("MOUNT_INVALID", "mounts", mount.source, reason, "make it first"))
+    return found
+
+
+def _image(
+    engine: str,
+    workload: Workload,
+    facts: Facts,
+    client: Client,
+    image_id: str | None,
+    problems: list[Problem],
+    notes: list[str],
+) -> images.Image | None:
+    """What is known of the image; None while it is not here."""
+    reference = workload.image
+    if not reference:
+        return None
+    if images.is_file(reference) and image_id is None:
+        trouble = images.unusable(reference)
+        problems += trouble.problems if trouble is not None else ()
+        return None
+    found = images.find(client, image_id or reference)
+    if found is None:
+        notes.append(f"the image {reference} is not here: {engine} will pull it")
+        return None
+    trouble_ = images.check_platform(found, workload.platform, facts.architecture, reference)
+    if trouble_ is None:
+        return found
+    if image_id is None and workload.platform:
+        notes.append(f"the image {reference} is here for {found.platform}: {engine} will pull it")
+        return None
+    problems.append(trouble_)
+    return found
+
+
+def _labels(workload: Workload, home: Home) -> dict[str, str]:
+    return {
+        **workload.labels,
+        "dibs.sandbox": workload.id,
+        "dibs.name": workload.name,
+        "dibs.home": str(home.state),
+        "dibs.devices": ",".join(str(device.id) for device in workload.devices),
+    }
+
+
+def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
+    """What the engine will be told, without the values of the environment, and what must then be seen."""
+    workload = made.workload
+    limits = {
+        key: value
+        for key, value in (
+            ("cpu_millis", workload.limits.cpu_millis),
+            ("memory_bytes", workload.limits.memory_bytes),
+            ("pids", workload.limits.pids),
+        )
+        if value is not None
+    }
+    mounts = {mount.target: mount.writable for mount in (*made.devices.mounts, *workload.mounts)}
+    expected = Expectation(
+        nodes=tuple(sorted(made.devices.expected)),
+        env={**workload.env, **made.devices.env},
+        mounts=tuple(sorted(f"{os.path.normpath(to)} {'rw' if rw else 'ro'}" for to, rw in mounts.items())),
+        limits=limits,
+        isolation={
+            "network": "host" if workload.network == "host" else "own",
+            "mount": "own",
+            "pid": "own",
+            "ipc": "own",
+        },
+    )
+    told = {key: sorted(_names(value)) if key in ("Env", "env") else value for key, value in body.items()}
+    native: dict[str, Any] = {
+        "engine": f"{engine} {made.facts.version}",
+        "create": told,
+        "devices": {"none": "none", "cdi": "by CDI name", "legacy": "by NVIDIA's request", "nodes": "as nodes"}[
+            made.devices.way
+        ],
+    }
+    if made.notes:
+        native["notes"] = list(made.notes)
+    return Realisation(engine, native, expected)
+
+
+def _names(env: Any) -> list[str]:
+    return [line.partition("=")[0] for line in env] if isinstance(env, list) else list(env)
+
+
+def handle_data(made: Form, container: str, target: str) -> dict[str, str]:
+    """What later verbs need to know without asking the engine."""
+    workload = made.workload
+    data = {
+        "container": container,
+        "engine": target,
+        "image": workload.image,
+        "network": workload.network,
+        "workdir": workload.workdir,
+        "grace": repr(workload.grace_seconds),
+        "way": made.devices.way,
+        "program": made.program,
+        "path": made.path,
+    }
+    for name, there in (
+        ("tty", workload.tty),
+        ("interactive", workload.interactive),
+        ("foreground", workload.foreground),
+        ("init", made.init),
+    ):
+        if there:
+            data[name] = "1"
+    if workload.ttl_seconds is not None:
+        data["ttl"] = repr(workload.ttl_seconds)
+    return data
+
+
+def records(connection: Connection, response: Response, *, raw: bool) -> Iterator[LogRecord]:
+    """A log as it comes: in frames, or with a terminal in lines."""
+    try:
+        if raw:
+            for line in response.lines():
+                at, data = states.logged(line)
+                yield LogRecord(at, "stdout", data + b"\n")
+            return
+        box = bytearray()
+        for piece in response.iter():
+            box += piece
+            while len(box) >= 8 and len(box) >= 8 + (size := int.from_bytes(box[4:8], "big")):
+                at, data = states.logged(bytes(box[8 : 8 + size]))
+                yield LogRecord(at, "stderr" if box[0] == 2 else "stdout", data)
+                del box[: 8 + size]
+    finally:
+        connection.close()

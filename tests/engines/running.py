@@ -1,0 +1,261 @@
+"""Real engines, started for tests and stopped without a trace.
+
+An engine runs in a Debian root of its own (`installing`), in mount and network namespaces that a holder process keeps: so
+it leaves no firewall rule, no bridge and no mount on the host, and can be killed and started again as on a real machine.
+`/tmp` is the host's, so that paths of tests are the same inside. Everything that it makes lies in one folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.engines import images, installing
+
+from dibs.http import Connection
+
+PATIENCE = 60.0
+_PREFIX = "dibs-engines-"
+
+# In private namespaces: make the Debian root ours (pivot_root, never chroot: podman's exec would land in the host's).
+_HOLD = """
+set -e
+mount --bind {root} {root}
+mount -t proc proc {root}/proc
+mount --rbind /sys {root}/sys
+mount --rbind /dev {root}/dev
+mount -t tmpfs tmpfs {root}/run
+mount --rbind /tmp {root}/tmp
+mkdir -p {root}/etc/cdi {root}/.old
+mount --bind {folder}/etc-cdi {root}/etc/cdi
+cd {root}
+pivot_root . .old
+umount -l /.old
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+
+
+class Engine:
+    """One engine: `docker` or `podman`. `cdi` is a folder of specs that it reads beside /etc/cdi (here: `etc_cdi`)."""
+
+    def __init__(self, kind: str, suite: str = "trixie", *, cdi_on: bool = True) -> None:
+        self.kind = kind
+        self.suite = suite
+        self.cdi_on = cdi_on
+        self.root = installing.install(suite)
+        sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        (self.folder / "owner").write_text(str(os.getpid()))
+        self.etc_cdi = self.folder / "etc-cdi"
+        self.home = self.folder / "home"  # a dibs home whose simulated devices the engine knows by name
+        self.cdi = self.home / "cdi"
+        for one in (self.etc_cdi, self.cdi):
+            one.mkdir(parents=True)
+        self.socket = self.folder / "engine.sock"
+        self.log = self.folder / "engine.log"
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    # --- life
+
+    def start(self) -> Engine:
+        """Start it, or start it again after it was killed."""
+        if self._holder is None:
+            script = _HOLD.format(root=self.root, folder=self.folder)
+            self._holder = subprocess.Popen(
+                ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log.open("ab"), start_new_session=True,
+            )  # fmt: skip
+            assert self._holder.stdout is not None
+            if self._holder.stdout.readline().strip() != b"ready":
+                raise installing.CannotInstall(f"the engine's namespaces cannot be made: {self._complaint()}")
+        self.socket.unlink(missing_ok=True)
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"), "XDG_RUNTIME_DIR": "/run",
+        }  # fmt: skip
+        self._daemon = subprocess.Popen(
+            ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--", *self._command()],
+            stdin=subprocess.DEVNULL, stdout=self.log.open("ab"), stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        while not self.answers():
+            if self._daemon.poll() is not None or time.monotonic() > deadline:
+                raise installing.CannotInstall(f"{self.kind} does not start: {self._complaint()}")
+            time.sleep(0.02)
+        return self
+
+    def _command(self) -> list[str]:
+        folder = self.folder
+        if self.kind == "docker":
+            config = {
+                "features": {"cdi": self.cdi_on},
+                "cdi-spec-dirs": ["/etc/cdi", str(self.cdi)],
+                "data-root": f"{folder}/data",
+                "exec-root": f"/run/{folder.name}",
+                "pidfile": f"/run/{folder.name}.pid",
+                "hosts": [f"unix://{self.socket}"],
+                "storage-driver": "overlay2",
+                "exec-opts": ["native.cgroupdriver=cgroupfs"],
+                "bridge": "none",
+                "iptables": False,
+                "ip6tables": False,
+            }
+            (folder / "daemon.json").write_text(json.dumps(config))
+            return ["dockerd", "--config-file", f"{folder}/daemon.json"]
+        (folder / "containers.conf").write_text(
+            "[containers]\n"
+            'default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'  # root here may not raise them
+            "[engine]\n"
+            'cgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
+            f'cdi_spec_dirs = ["/etc/cdi", "{self.cdi}"]\n'
+        )
+        return [
+            "podman", "--root", f"{folder}/data", "--runroot", f"/run/{folder.name}", "--storage-driver", "overlay",
+            "--tmpdir", f"/run/{folder.name}-tmp",
+            "system", "service", "--time=0", f"unix://{self.socket}",
+        ]  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            with Connection(str(self.socket), timeout=10) as line:
+                return line.request("GET", "/_ping").status == 200
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """As a crash: the containers are not asked."""
+        assert self._daemon is not None
+        self._daemon.kill()
+        self._daemon.wait()
+
+    def stop(self) -> None:
+        """Remove everything that it has made, and itself."""
+        if self._holder is not None:
+            try:
+                if not self.answers():
+                    self.start()
+                self.remove_containers()
+            finally:
+                if self._daemon is not None:
+                    self._daemon.terminate()
+                    try:
+                        self._daemon.wait(PATIENCE)
+                    except subprocess.TimeoutExpired:
+                        self._daemon.kill()
+                        self._daemon.wait()
+                kill_all(self.folder.name)
+                self._holder.kill()
+                self._holder.wait()
+                if self._holder.stdout is not None:
+                    self._holder.stdout.close()
+                self._holder = self._daemon = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _complaint(self) -> str:
+        return " / ".join(self.log.read_text(errors="replace").strip().splitlines()[-3:])
+
+    # --- what tests ask of it, past dibs
+
+    def api(self, method: str, path: str, json: object = None, body: bytes | None = None) -> tuple[int, object]:
+        with Connection(str(self.socket), timeout=PATIENCE) as line:
+            headers = {"Content-Type": "application/x-tar"} if body is not None else None
+            response = line.request(method, path, body, json=json, headers=headers)
+            data = response.read()
+        try:
+            return response.status, msgspec_json(data)
+        except ValueError:
+            return response.status, data
+
+    @property
+    def prefix(self) -> str:
+        return "/v1.41" if self.kind == "docker" else "/v4.0.0/libpod"
+
+    def containers(self) -> list[dict[str, object]]:
+        found = self.api("GET", f"{self.prefix}/containers/json?all=true")[1]
+        assert isinstance(found, list | None), found
+        return found or []
+
+    def remove_containers(self) -> None:
+        for one in self.containers():
+            self.api("DELETE", f"{self.prefix}/containers/{one['Id']}?force=true")
+
+    def load(self) -> str:
+        """A small image, as its reference."""
+        status, answer = self.api("POST", f"{self.prefix}/images/load", body=images.saved(self.root).read_bytes())
+        assert status == 200, answer
+        return images.REFERENCE
+
+
+def msgspec_json(data: bytes) -> object:
+    return json.loads(data) if data.strip() else None
+
+
+def kill_all(token: str) -> None:
+    """End the processes that an engine has left, and theirs: their command lines name its folder."""
+    while found := _processes(token):
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+
+
+def _processes(token: str) -> list[int]:
+    parents: dict[int, int] = {}
+    named = set()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_bytes()
+            fields = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] in (b"Z", b"X"):
+            continue
+        parents[int(entry)] = int(fields[1])
+        engine = words.split(b"\0", 1)[0].rpartition(b"/")[2]
+        if token.encode() in words and engine.startswith((b"dockerd", b"containerd", b"podman", b"conmon", b"runc")):
+            named.add(int(entry))
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in named} - named
+        named |= more
+        grown = bool(more)
+    return sorted(named)
+
+
+def sweep() -> None:
+    """Remove what test runs that were killed have left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            owner = int((folder / "owner").read_text())
+        except (OSError, ValueError):
+            continue
+        if not Path(f"/proc/{owner}").exists():
+            kill_all(folder.name)
+            for entry in os.listdir("/proc"):  # the holder of its namespaces
+                if entry.isdigit() and _holds(entry, folder):
+                    os.kill(int(entry), signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _holds(pid: str, folder: Path) -> bool:
+    try:
+        return (
+            str(folder / "etc-cdi") in Path(f"/proc/{pid}/mountinfo").read_text()
+            and Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\0infinity\0"
+        )
+    except OSError:
+        return False

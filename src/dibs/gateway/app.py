@@ -13,6 +13,7 @@ from typing import Any
 
 from litestar import Litestar, Request, Response
 from litestar.exceptions import HTTPException
+from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
 from dibs.errors import DibsError, Internal
@@ -24,6 +25,7 @@ from dibs.gateway.middleware import Edge
 from dibs.gateway.problems import ClientGone, answer, from_http, request_id_of
 from dibs.gateway.state import Gateway
 from dibs.gateway.threads import Pool
+from dibs.gateway.tracing import traced
 from dibs.home import Home
 from dibs.ledger.rows import SandboxRow
 from dibs.settings import Settings
@@ -90,8 +92,10 @@ def make_app(settings: Settings, home: Home) -> App:
         request_max_body_size=None,
     )
     litestar.state.gateway = gateway
-    edge: ASGIApp = Edge(litestar, gateway)
-    return App(edge, litestar, gateway)
+    for route in litestar.routes:
+        if isinstance(route, HTTPRoute):
+            gateway.methods[route.path_format] = ", ".join(sorted(route.methods))
+    return App(traced(Edge(litestar, gateway), settings.gateway), litestar, gateway)
 
 
 def maker(settings: Settings, home: Home) -> Callable[[], Workloads]:

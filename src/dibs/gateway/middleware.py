@@ -139,6 +139,10 @@ class _Exchange:
             self._status = message["status"]
             headers = list(message.get("headers", ()))
             headers.append((b"x-request-id", self._id))
+            if self._scope["method"] == "OPTIONS":
+                # Litestar answers for one handler of the path, not for all of them.
+                takes = self._gateway.methods.get(_route(self._scope), "OPTIONS")
+                headers = [(b"allow", takes.encode()), *(pair for pair in headers if pair[0] != b"allow")]
             self._stream = any(
                 name.lower() == b"content-type" and value.startswith(STREAM_TYPES) for name, value in headers
             )

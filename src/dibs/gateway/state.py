@@ -38,6 +38,7 @@ class Gateway:
         self.changes = changes
         self.started = 0.0
         self.stopping = False  # a stop was asked for: streams end, /ready says no
+        self.methods: dict[str, str] = {}  # what each path takes, for Allow; filled by `make_app`
         self.urls: tuple[str, ...] = ()  # where it listens, filled by the server
 
     def stop_streams(self) -> None:

@@ -1,16 +1,28 @@
 """OpenTelemetry traces, if the settings name an endpoint. Without one nothing of it is even loaded.
 
-`server` wraps the application with `traced`. A span has the route, the method, the status and the request id; no
+`app` wraps the application with `traced`. A span has the route, the method, the status and the request id; no
 header, no query string, no body.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from dibs._version import __version__
 from dibs.errors import InvalidRequest
 from dibs.settings import GatewaySettings
+
+# By name, because they are no dependency: an installation without traces does not have them.
+_MODULES = (
+    "opentelemetry.sdk.trace",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk.resources",
+    "opentelemetry.sdk.trace.export",
+    "opentelemetry.propagate",
+    "opentelemetry.trace",
+)
+_PASSED = (b"traceparent", b"tracestate")
 
 
 def check(settings: GatewaySettings) -> None:
@@ -18,8 +30,8 @@ def check(settings: GatewaySettings) -> None:
     if not settings.otel_endpoint:
         return
     try:
-        import opentelemetry.exporter.otlp.proto.http.trace_exporter
-        import opentelemetry.sdk.trace  # noqa: F401
+        for name in _MODULES:
+            importlib.import_module(name)
     except ImportError as error:
         raise InvalidRequest(
             f"traces need a package that is not installed ({error.name})", field="gateway.otel_endpoint",
@@ -31,17 +43,13 @@ def traced(app: Any, settings: GatewaySettings) -> Any:
     """The application with a span around every request; the application itself if no endpoint is set."""
     if not settings.otel_endpoint:
         return app
-    from opentelemetry import propagate, trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = TracerProvider(resource=Resource.create({"service.name": "dibs", "service.version": __version__}))
+    sdk, exporter, resources, export, propagate, trace = (importlib.import_module(name) for name in _MODULES)
+    named = resources.Resource.create({"service.name": "dibs", "service.version": __version__})
+    provider = sdk.TracerProvider(resource=named)
     endpoint = settings.otel_endpoint.rstrip("/")
     if not endpoint.endswith("/v1/traces"):
         endpoint += "/v1/traces"
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    provider.add_span_processor(export.BatchSpanProcessor(exporter.OTLPSpanExporter(endpoint=endpoint)))
     tracer = provider.get_tracer("dibs.gateway", __version__)
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
@@ -74,6 +82,3 @@ def traced(app: Any, settings: GatewaySettings) -> Any:
                     span.set_status(trace.StatusCode.ERROR)
 
     return call
-
-
-_PASSED = (b"traceparent", b"tracestate")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -121,7 +121,7 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     ticket: str
     place: int
     user: str
-    request: dict[str, object]
+    request: dict[str, Any]
     since: float
     sandbox_id: str = ""
     tenant: str = ""

@@ -54,4 +54,11 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(await gateway.pool.call(gateway.metrics.page), media_type=_METRICS)
 
 
-HANDLERS = (health, ready, version, metrics)
+@get("/openapi.json", sync_to_thread=False)
+def openapi() -> Response[bytes]:
+    from dibs.gateway.openapi import document  # it reads the handlers, so they cannot read it
+
+    return Response(document(), media_type=JSON)
+
+
+HANDLERS = (health, ready, version, metrics, openapi)

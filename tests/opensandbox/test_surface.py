@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[dict[str, Any], int]] = {
     "delete_session": ({"session_id": "$session"}, 200),
     "make_dirs": ({"body": execd.MakeDirsBody.from_dict({"/tmp/s": {"mode": 755}})}, 200),
     "upload_file": ({"body": execd.UploadFileBody(
-        metadata='{"path": "/tmp/s/f.txt", "mode": 644}', file=File(payload=io.BytesIO(b"text"), file_name="f.txt"))}, 200),
+        metadata='{"path": "/tmp/s/f.txt", "mode": 644}', file=File(io.BytesIO(b"text"), file_name="f.txt"))}, 200),
     "get_files_info": ({"path": ["/tmp/s/f.txt"]}, 200),
     "download_file": ({"path": "/tmp/s/f.txt"}, 200),
     "search_files": ({"path": "/tmp/s", "pattern": "*"}, 200),
@@ -175,7 +175,7 @@ def test_every_answer_is_one_that_the_sdk_documents_and_parses(place: Place) -> 
         elif name == "get_sandboxes_sandbox_id_endpoints_port":
             own = answer.json()["headers"]
         elif name == "create_session":
-            known["$session"] = answer.json()["session_id"]
+            known["$session"] = answer.json().get("session_id", "none")
     assert [one for one in wrong if one] == []
 
 

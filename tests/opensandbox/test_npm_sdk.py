@@ -1,0 +1,57 @@
+"""The npm SDK, unmodified, through the whole life of a sandbox. Skipped without node, npm or a registry.
+
+The package is installed once, below the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.opensandbox.conftest import Place
+
+PACKAGE = "@alibaba-group/opensandbox"
+VERSION = "0.1.11"
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """A folder in which node finds the package."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} here")
+    folder = Path.home() / ".cache" / "dibs-npm" / VERSION
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "node_modules" / PACKAGE / "package.json").exists():
+            (folder / "package.json").write_text('{"private": true, "type": "module"}')
+            words = ["npm", "install", "--no-audit", "--no-fund", f"{PACKAGE}@{VERSION}"]
+            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")
+    return folder
+
+
+def test_a_whole_life_with_the_npm_sdk(place: Place, proxy: bool, modules: Path) -> None:
+    script = modules / f"life-{os.getpid()}.mjs"
+    script.write_text((Path(__file__).parent / "life.mjs").read_text())
+    env = {
+        "PATH": os.environ["PATH"],
+        "DIBS_TEST_DOMAIN": place.domain,
+        "DIBS_TEST_KEY": place.token,
+        "DIBS_TEST_IMAGE": place.image,
+        "DIBS_TEST_BACKEND": place.backend,
+        "DIBS_TEST_PROXY": "1" if proxy else "0",
+    }
+    try:
+        done = subprocess.run(
+            ["node", script], env=env, cwd=modules, capture_output=True, text=True, timeout=180, check=False
+        )
+    finally:
+        script.unlink()
+    assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stderr[-4000:]

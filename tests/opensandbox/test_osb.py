@@ -1,0 +1,126 @@
+"""`osb`, OpenSandbox's own command line, unmodified, through the whole life of a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.opensandbox.conftest import Place
+
+Osb = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def osb(place: Place, proxy: bool, tmp_path: Path) -> Osb:
+    program = Path(sys.executable).with_name("osb")
+    if not program.exists():
+        pytest.skip("opensandbox-cli is not installed")
+    flags = ["--domain", place.domain, "--no-color", "--use-server-proxy" if proxy else "--no-use-server-proxy"]
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "COLUMNS": "200",
+        "OPEN_SANDBOX_API_KEY": place.token,
+        "OPENSANDBOX_DISABLE_METRICS": "1",
+    }
+
+    def run(*words: str, code: int = 0, **more: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [program, *flags, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+            **more,
+        )  # fmt: skip
+        assert done.returncode == code, (words, done.stdout[-2000:], done.stderr[-2000:])
+        return done
+
+    return run
+
+
+def data(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)
+
+
+def test_a_whole_life_with_osb(place: Place, osb: Osb, tmp_path: Path) -> None:
+    made = data(
+        osb(
+            "sandbox", "create", "--image", place.image, "--timeout", "10m", "--resource", "gpu=2",
+            "--resource", "cpu=1", "--resource", "memory=512Mi", "--metadata", "purpose=osb", "--env", "GREETING=hello",
+            "--extension", f"dibs.backend={place.backend}", "-o", "json",
+        )
+    )  # fmt: skip
+    sandbox = made["id"]
+    info = data(osb("sandbox", "get", sandbox, "-o", "json"))
+    assert info["extensions"]["dibs.receipt"] == "delivered"
+    assert sandbox in osb("sandbox", "list", "--state", "running", "--metadata", "purpose=osb").stdout
+    assert sandbox not in osb("sandbox", "list", "--state", "paused").stdout
+    assert osb("sandbox", "health", sandbox).stdout
+
+    seen = osb("command", "run", sandbox, "-w", "/tmp", "-o", "raw", "--", "sh", "-c", "echo $PWD $GREETING").stdout
+    assert "/tmp hello" in seen
+    osb("command", "run", sandbox, "-o", "raw", "--", "sh", "-c", "exit 3", code=3)
+    begun = data(osb("command", "run", sandbox, "-d", "-o", "json", "--", "sleep", "1000"))
+    execution = begun["execution_id"]
+    assert data(osb("command", "status", sandbox, execution, "-o", "json"))["running"]
+    osb("command", "interrupt", sandbox, execution)
+    place.gateway.until(lambda: not data(osb("command", "status", sandbox, execution, "-o", "json"))["running"])
+    osb("command", "logs", sandbox, execution, "-o", "raw")
+    session = data(osb("command", "session", "create", sandbox, "-o", "json"))["session_id"]
+    osb("command", "session", "run", sandbox, session, "--", "export", "MOOD=good")
+    assert "good" in osb("command", "session", "run", sandbox, session, "--", "echo", "$MOOD").stdout
+    osb("command", "session", "delete", sandbox, session)
+
+    osb("file", "mkdir", sandbox, "/tmp/osb")
+    osb("file", "write", sandbox, "/tmp/osb/a.txt", "--content", "one two", "--mode", "0640")
+    assert osb("file", "cat", sandbox, "/tmp/osb/a.txt").stdout.strip() == "one two"
+    osb("file", "replace", sandbox, "/tmp/osb/a.txt", "--old", "two", "--new", "2")
+    osb("file", "chmod", sandbox, "/tmp/osb/a.txt", "--mode", "0600")
+    osb("file", "mv", sandbox, "/tmp/osb/a.txt", "/tmp/osb/b.txt")
+    assert "b.txt" in osb("file", "search", sandbox, "/tmp/osb", "--pattern", "*.txt").stdout
+    assert "600" in osb("file", "info", sandbox, "/tmp/osb/b.txt").stdout
+    (tmp_path / "up.bin").write_bytes(bytes(range(256)))
+    osb("file", "upload", sandbox, "up.bin", "/tmp/osb/up.bin")
+    osb("file", "download", sandbox, "/tmp/osb/up.bin", "down.bin")
+    assert (tmp_path / "down.bin").read_bytes() == bytes(range(256))
+    osb("file", "rm", sandbox, "/tmp/osb/b.txt", "/tmp/osb/up.bin")
+    osb("file", "rmdir", sandbox, "/tmp/osb")
+
+    assert data(osb("sandbox", "metrics", sandbox, "-o", "json"))["memory_total_in_mib"] == 512
+    before = info["expires_at"]
+    osb("sandbox", "renew", sandbox, "--timeout", "2h")
+    assert data(osb("sandbox", "get", sandbox, "-o", "json"))["expires_at"] > before
+    assert "proxy/8000" in osb("sandbox", "endpoint", sandbox, "--port", "8000").stdout
+    osb("diagnostics", "logs", sandbox, "--scope", "container")
+    assert "sandbox.running" in osb("diagnostics", "events", sandbox, "--scope", "all").stdout
+    for kind in ("logs", "inspect", "events", "summary"):
+        osb("devops", kind, sandbox)
+    assert sandbox in osb("devops", "inspect", sandbox).stdout
+    osb("sandbox", "pause", sandbox)
+    assert data(osb("sandbox", "get", sandbox, "-o", "json"))["status"]["state"] == "Paused"
+    osb("sandbox", "resume", sandbox)
+    assert "awake" in osb("command", "run", sandbox, "-o", "raw", "--", "echo", "awake").stdout
+    osb("sandbox", "kill", sandbox)
+    osb("sandbox", "get", sandbox, code=1)
+
+
+def test_osb_shows_why_it_was_refused(place: Place, osb: Osb) -> None:
+    done = osb("sandbox", "create", "--image", place.image, "--resource", "gpu=0.5", "--resource", "disk=1Gi", code=1)
+    said = done.stdout + done.stderr
+    assert "the count must be a whole number" in said
+    assert "resourceLimits.disk" in said
+
+
+def test_osb_takes_requests_from_a_file(place: Place, osb: Osb, tmp_path: Path) -> None:
+    body = {
+        "image": place.image, "resourceLimits": {"gpu": "H100:1"}, "resourceRequests": {"gpu": "H100:1"},
+        "extensions": {"dibs.backend": place.backend}, "timeout": 600,
+    }  # fmt: skip
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    made = data(osb("sandbox", "create", "--file", "request.json", "-o", "json"))
+    info = data(osb("sandbox", "get", made["id"], "-o", "json"))
+    assert info["extensions"]["dibs.models"] == "H100"
+    osb("sandbox", "kill", made["id"])

@@ -57,11 +57,11 @@ def to_the_end(session: Session) -> tuple[str, str, Exit]:
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, long_lived: bool = False) -> None:
         self.home = Home(state=folder / "home", config=folder / "home" / "config").make()
         self.work = folder / "work"
         self.work.mkdir()
-        self.backend = LocalBackend(self.home)
+        self.backend = LocalBackend(self.home, long_lived=long_lived)
         self.handles: list[Handle] = []
         self.sessions: list[Session] = []
 

@@ -28,9 +28,10 @@ def make_folder() -> Iterator[Callable[[], Path]]:
         folder.cleanup()
 
 
-@pytest.fixture
-def bench(make_folder: Callable[[], Path]) -> Iterator[Bench]:
-    one = Bench(make_folder())
+@pytest.fixture(params=[False, True], ids=["spawned", "forked"])
+def bench(request: pytest.FixtureRequest, make_folder: Callable[[], Path]) -> Iterator[Bench]:
+    """Both ways in which shims and helpers come to be: an interpreter for each, or a fork of one that waits."""
+    one = Bench(make_folder(), long_lived=request.param)
     capability = one.backend.available()
     if not capability.ok:
         pytest.skip(f"no bubblewrap here: {capability.reason}")

@@ -630,7 +630,8 @@ def _wrong(workload: Workload) -> list[Problem]:
 
 def _wrong_user(text: str) -> list[Problem]:
     """Every number is a user here, and no name is."""
-    if all(word.isascii() and word.isdigit() for word in text.split(":")) and text.count(":") <= 1:
+    words = text.split(":")
+    if len(words) <= 2 and all(word.isascii() and word.isdigit() for word in words):
         return []
     return [Problem("INVALID_REQUEST", "user", text, "there is no such user", 'say "uid" or "uid:gid"')]
 

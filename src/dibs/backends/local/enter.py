@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from dibs.backends.local import keeper
     from dibs.backends.local.keeper import Client
     from dibs.backends.local.kernel import write
-    from dibs.backends.local.userns import switch
+    from dibs.backends.local.userns import lone, switch
     from dibs.backends.local.wire import Fields, decode, encode, frame
 else:
     import keeper
     from kernel import write
-    from userns import switch
+    from userns import lone, switch
     from wire import decode, encode, frame
 
 NS_GET_USERNS = 0xB701
@@ -94,6 +94,14 @@ def give_up_capabilities(user: tuple[int, int] | None = None) -> None:
     nothing = (ctypes.c_uint32 * 6)()
     checked(libc.capset(header, nothing), "drop the capabilities")
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
+
+
+def user_of(spec: dict[str, str]) -> tuple[int, int] | None:
+    """Who to become inside, if it is somebody else. Our own further groups are left behind then."""
+    if "uid" not in spec or spec.get("privileged") == "1":
+        return None
+    lone()
+    return int(spec["uid"]), int(spec["gid"])
 
 
 class Entered(keeper.Keeper):
@@ -214,15 +222,18 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     bundle = os.open(one["bundle"], os.O_PATH) if "bundle" in one else -1
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
     privileged = one.get("privileged") == "1"
+    user = user_of(one)
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
-    user = (int(one["uid"]), int(one["gid"])) if "uid" in one else None
     if user is not None:
         keeper.hand_over(child, *user)
-    if not privileged:
-        give_up_capabilities(user)
     try:
-        os.chdir(cwd)
+        if user is not None:
+            os.chdir(cwd)  # a user may be started in a folder that only root could have gone to, as with engines
+        if not privileged:
+            give_up_capabilities(user)
+        if user is None:
+            os.chdir(cwd)
     except OSError as error:
         sock.sendall(frame(b"F", encode(failure_of(error, "chdir"))))
         return
@@ -259,9 +270,10 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
         import archive
     one = dict(spec)
     archive.prepare()
+    user = user_of(one)
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
     sys.meta_path.clear()
-    give_up_capabilities()
+    give_up_capabilities(user)
     pid = os.fork()
     if pid:
         os._exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)

@@ -34,8 +34,9 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     spec += [("cmd", word) for word in command.command]
     spec += [("env", f"{name}={value}") for name, value in env.items()]
     if command.user:
-        uid, gid = users.inside(init, command.user)
-        spec += [("uid", str(uid)), ("gid", str(gid))]
+        user = users.inside(init, command.user)
+        if os.getuid() == 0:  # anybody else can only be who it is
+            spec += _as(*user)
     return _enter(helpers, spec, command.command[0])
 
 
@@ -121,7 +122,14 @@ def _enter_spec(handle: Handle) -> list[tuple[str, str]]:
     living_init(handle)
     init = handle.init
     assert init is not None
-    return [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
+    spec = [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
+    workloads = users.of_process(init.pid)
+    return spec if workloads == (os.getuid(), os.getgid()) else [*spec, *_as(*workloads)]
+
+
+def _as(uid: int, gid: int) -> list[tuple[str, str]]:
+    """In a spec the last one counts."""
+    return [("uid", str(uid)), ("gid", str(gid))]
 
 
 def connect(helpers: Helpers, handle: Handle, port: int) -> int:

@@ -20,11 +20,13 @@ import sys
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from dibs.backends.local import archive, enter, keeper, shim
+    from dibs.backends.local.wire import encode, frame
 else:
     import archive
     import enter
     import keeper
     import shim
+    from wire import encode, frame
 
 MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
 SIGCHLD = 17
@@ -64,6 +66,18 @@ def give_birth(request: bytes, passed: list[int], ours: list[int]) -> None:
         os._exit(code)
 
 
+def answer(request: bytes, passed: list[int], ours: list[int]) -> None:
+    """Tell that the request was taken, so that nobody repeats it, and do it."""
+    try:
+        os.write(passed[0], frame(b"B"))
+        if os.fork() == 0:
+            give_birth(request, passed, ours)
+    except BrokenPipeError:
+        return  # whoever asked is gone already
+    except OSError as error:
+        os.write(passed[0], frame(b"F", encode(enter.failure_of(error, "fork"))))
+
+
 def main() -> None:
     for number in keeper.IGNORED:
         _signal.signal(number, _signal.SIG_IGN)
@@ -87,7 +101,7 @@ def main() -> None:
         passed = descriptors(ancillary)
         if not request:
             return
-        if passed and request[:1] in PROGRAMS and os.fork() == 0:
-            give_birth(request, passed, [3, *([owner] if owner >= 0 else [])])
+        if passed and request[:1] in PROGRAMS:
+            answer(request, passed, [3, *([owner] if owner >= 0 else [])])
         for fd in passed:
             os.close(fd)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from dibs.backends.local.kernel import boottime, children_of, gone, inside, status_field, write
     from dibs.backends.local.logfile import Log
-    from dibs.backends.local.userns import UserNamespace, switch
+    from dibs.backends.local.userns import UserNamespace, lone, switch
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
     from freezer import Freezer
@@ -60,7 +60,7 @@ else:
     )
     from kernel import boottime, children_of, gone, inside, status_field, write
     from logfile import Log
-    from userns import UserNamespace, switch
+    from userns import UserNamespace, lone, switch
     from wire import cut, decode, encode, frame
 
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
@@ -172,6 +172,7 @@ class Shim(Keeper):
                     write(group + "/cgroup.procs", "0")
                 if self.all_ids and any(self.user):
                     hand_over(child, *self.user)
+                    lone()
                     switch(*self.user)
                 become(child, self.tty)
                 for fd in passed:

@@ -25,10 +25,14 @@ def identity(kind: str) -> str:
 
 
 def switch(uid: int, gid: int) -> None:
-    """Become a user with one group; its powers are gone with it, if it is not root."""
-    os.setgroups([])
+    """Become a user with one group; the powers are gone then, if it is not root. Further groups: see `lone`."""
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+
+
+def lone() -> None:
+    """Leave all further groups. Before anything else: some namespaces do not allow it."""
+    os.setgroups([])
 
 
 class UserNamespace:
@@ -89,6 +93,7 @@ def _become_first(uid: int, gid: int, waiting: int, told: int) -> None:
     import ctypes
 
     if uid or gid:
+        lone()
         switch(uid, gid)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_USER) < 0:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from dibs.errors import InvalidRequest, Problem
+from dibs.backends.local.kernel import status_field
+from dibs.errors import Conflict, InvalidRequest, Problem
 
 MUCH = 1 << 20  # bytes of a passwd file that are looked at
 LARGEST = (1 << 32) - 2  # the next number means "none" to the kernel
@@ -81,6 +82,14 @@ def unmapped(kind: str, number: int, text: str, remedy: str) -> Problem:
 def is_mapped(number: int, id_map: str) -> bool:
     rows = [[int(word) for word in line.split()] for line in id_map.splitlines()]
     return any(first <= number < first + count for first, _, count in rows)
+
+
+def of_process(init: int) -> tuple[int, int]:
+    """Who the workload's command is. Every sandbox has the ids that it has outside."""
+    uids, gids = status_field(init, "Uid").split(), status_field(init, "Gid").split()
+    if not uids or not gids:
+        raise Conflict("the sandbox has ended", code="NOT_RUNNING")
+    return int(uids[1]), int(gids[1])
 
 
 def inside(init: int, text: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ A frame is one type byte, a length of four bytes (big endian) and the payload. P
                     me when there is more log · Q status · T stop · P pause · U resume · L put a line into the log ·
                     K keep until (another end of its time)
     from the shim   A answer · O stdout · 2 stderr · M more log · X exit · F failure (of an exec or a copy)
+    from `forker`   B the request was taken
 
 Imported by dibs and, as a file of its own, by the shim: it must import nothing but `os`.
 """

@@ -7,14 +7,18 @@ a fork the child has none, and starts its own; one that has died is replaced.
 from __future__ import annotations
 
 import _socket as socket
+import errno
 import os
 import sys
 import threading
 from contextlib import suppress
 
 from dibs.backends.local.spawning import spawn
+from dibs.backends.local.wire import frame
 
 INT = 4
+TAKEN = frame(b"B")
+ATTEMPTS = 3
 
 
 class Zygote:
@@ -72,25 +76,37 @@ os.register_at_fork(after_in_child=_mine.forget)
 
 def start(module: str, stdin: int = -1, stdout: int = -1) -> int:
     """A new shim or `enter`; our end of the connection to it. Raises OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    more, passed = b"", [theirs.fileno()]
+    request = b"S" if module == "shim" else b"E"
+    more = -1
     if stdin >= 0:
-        more, passed = b"i", [*passed, stdin]
+        request, more = request + b"i", stdin
     elif stdout >= 0:
-        more, passed = b"o", [*passed, stdout]
-    request = (b"S" if module == "shim" else b"E") + more
+        request, more = request + b"o", stdout
+    broken: Zygote | None = None
+    for _ in range(ATTEMPTS):
+        zygote = _mine.take(broken)
+        fd = _ask(zygote, request, more)
+        if fd >= 0:
+            return fd
+        broken = zygote
+    raise BrokenPipeError(errno.EPIPE, "the fork server ends at once")
+
+
+def _ask(zygote: Zygote, request: bytes, more: int) -> int:
+    """Our end of the connection; -1 if the server is gone and has not taken the request."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        zygote = _mine.take()
-        try:
-            zygote.fork(request, passed)
-        except OSError:
-            _mine.take(zygote).fork(request, passed)
-    except OSError:
-        ours.close()
-        raise
+        zygote.fork(request, [theirs.fileno(), *([more] if more >= 0 else [])])
+        theirs.close()
+        # One that is killed may have our message and never read it. If it says that it has, it is not asked again.
+        if ours.recv(len(TAKEN), socket.MSG_WAITALL) == TAKEN:
+            return ours.detach()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
     finally:
         theirs.close()
-    return ours.detach()
+        ours.close()
+    return -1
 
 
 def end() -> None:

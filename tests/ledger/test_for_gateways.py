@@ -61,7 +61,7 @@ def test_an_expired_token_says_so(home: Home) -> None:
         row = Tokens(ledger).find(secret)
         assert row is not None
         assert row.expired(time.time())
-        assert row.last_used_at is None
+        assert Tokens(ledger).list()[0].last_used_at is None, "what was refused is no use"
         assert not Tokens(ledger).list()[0].expired(row.created_at - 1)
 
 

@@ -88,6 +88,26 @@ def test_what_is_attached_may_expire_and_keeps_its_values_until_it_is_started(ho
             ledger.record_handle(row.id, b"{}")
 
 
+def test_what_was_attached_but_not_let_go_is_made_once_more_on_the_same_devices(home: Home) -> None:
+    with Ledger(home) as ledger:
+        row = book(ledger, device("gpu-0"), pending=b"{}", origin="gateway")
+        with ledger.writing():
+            ledger.attach(row.id, handle=b'{"first":1}', receipt=b"{}", expires_at=9.0)
+        assert not ledger.sandbox(row.id).ready
+        with ledger.writing():
+            assert ledger.reopen(row.id)
+            assert not ledger.reopen(row.id)
+        found = ledger.sandbox(row.id)
+        assert (found.state, found.handle, found.receipt, found.expires_at) == ("creating", None, None, None)
+        assert [lease.state for lease in ledger.leases()] == ["reserved"]
+        with ledger.writing():
+            ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+            ledger.forget_pending(row.id)
+            assert not ledger.reopen(row.id), "its command runs"
+        assert ledger.sandbox(row.id).ready
+        assert [lease.state for lease in ledger.leases()] == ["attached"]
+
+
 def test_of_two_who_take_a_sandbox_over_one_gets_it_with_its_ticket(home: Home) -> None:
     with Ledger(home) as ledger:
         row = add(ledger, state="queued", owner=DEAD, origin="gateway")
@@ -161,13 +181,15 @@ def test_a_name_of_several_tenants_is_the_hosts_own_or_must_be_an_id(home: Home)
         assert caught.value.code == "NAME_TAKEN"
 
 
-def test_a_name_that_was_used_before_is_the_newest_one(home: Home) -> None:
+@pytest.mark.parametrize("tenant", ["", "blue"])
+def test_a_name_that_was_used_before_is_the_live_one_or_the_newest(home: Home, tenant: str) -> None:
     with Ledger(home) as ledger:
         for number in range(3):
-            row = add(ledger, "train", created_at=float(number))
+            row = add(ledger, "train", created_at=float(number), tenant=tenant)
+            assert ledger.sandbox("train").id == row.id
             with ledger.writing():
                 ledger.end(row.id, "exited", exit=None, reason="done")
-        assert ledger.sandbox("train").id == row.id
+        assert ledger.sandbox("train").id == ledger.sandbox("train", tenant=tenant).id == row.id
 
 
 def test_pages_are_whole_and_in_order(home: Home) -> None:
@@ -195,6 +217,13 @@ def test_pages_are_whole_and_in_order(home: Home) -> None:
         assert [row.id for row in ledger.page(states=["exited"])[0]] == [rows[0].id]
         assert ledger.page(live_only=True)[1] == 19
         assert [row.id for row in ledger.sandboxes(states=["exited", "failed"])] == [rows[0].id]
+
+
+def test_a_label_in_another_case_is_another_label(home: Home) -> None:
+    with Ledger(home) as ledger:
+        small, large = add(ledger, labels={"team": "a"}), add(ledger, labels={"team": "A"})
+        for row in (small, large):
+            assert [found.id for found in ledger.page(labels=row.labels)[0]] == [row.id]
 
 
 AWKWARD = st.text(st.sampled_from('ab"\\%_!:,{}é\0AB'), max_size=4)

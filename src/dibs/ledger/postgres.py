@@ -65,15 +65,15 @@ class PostgresDatabase:
         return connection
 
     def _with_connection(self, work: Callable[[psycopg.Connection[DictRow]], T]) -> T:
-        """Do something that may be done twice: when an idle connection turns out to be lost, on a new one."""
+        """Do something outside of a transaction, on a new connection if the idle one turns out to be lost."""
         kept = self._connection
         if kept is not None:
             try:
                 with self._explained():
                     return work(kept)
             except BackendUnavailable:
-                if self._writing or self._connection is not None:
-                    raise  # what came before in the transaction is lost, or the connection is good
+                if self._connection is not None:
+                    raise  # the connection is good, something else is not
         self._connection = self._connect()
         with self._explained():
             return work(self._connection)

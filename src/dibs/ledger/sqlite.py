@@ -9,6 +9,7 @@ what it has read is the only one who may write. No fsync per commit: after a pow
 
 from __future__ import annotations
 
+import _thread
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +20,15 @@ from dibs.errors import Busy, StateError
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
 
 
+_TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
+
+
 class SqliteDatabase:
     """One connection. Not for sharing between threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._turn = _TURNS.setdefault(str(path), _thread.allocate_lock())
         with explained(path):
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
@@ -63,9 +68,16 @@ class SqliteDatabase:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
-        with explained(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
+        """A write transaction: all of it or nothing, and nobody else writes meanwhile.
+
+        Threads of one process queue up at a lock of their own: SQLite only asks again after ever longer pauses.
+        """
+        with self._turn:
+            with explained(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+            yield from self._written()
+
+    def _written(self) -> Iterator[None]:
         try:
             yield
             with explained(self.path):

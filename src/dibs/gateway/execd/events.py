@@ -1,0 +1,65 @@
+"""The events of a running command, as execd's clients read them.
+
+`commands` and `shells` write them. A frame is bare JSON and an empty line, which is what execd itself writes and what
+all of its clients take. `init` comes first and once, then one event for each line of output, at last exactly one
+terminal event; `Lines` cuts the streams into lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import time
+from typing import Any, Literal
+
+import msgspec
+
+Stream = Literal["stdout", "stderr"]
+PING_SECONDS = 3.0
+LONGEST = 1 << 20  # characters of a line; a longer one is told in several events, so that it needs no more memory
+MEDIA_TYPE = "text/event-stream; charset=utf-8"
+_encoder = msgspec.json.Encoder()
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return _encoder.encode({"type": kind, "timestamp": int(time.time() * 1000), **fields}) + b"\n\n"
+
+
+def init(execution_id: str) -> bytes:
+    return event("init", text=execution_id)
+
+
+def ping() -> bytes:
+    return event("ping", text="pong")
+
+
+def complete(seconds: float) -> bytes:
+    return event("execution_complete", execution_time=max(0, round(seconds * 1000)))
+
+
+def failed(code: int, *words: str) -> bytes:
+    """The terminal event of a command that did not end with 0. Clients take the exit code from `evalue`."""
+    error = {"ename": "CommandExecError", "evalue": str(code), "traceback": list(words) or [f"exit status {code}"]}
+    return event("error", error=error)
+
+
+class Lines:
+    """One stream of a command, cut into lines. Bytes that are not UTF-8 are shown as the replacement character."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def feed(self, data: bytes, *, final: bool = False) -> bytes:
+        """The events for the lines that are whole now; with `final` also for what is left."""
+        *lines, rest = (self._rest + self._decoder.decode(data, final)).split("\n")
+        # An empty line is told as its terminator: an event without text would look like no event at all.
+        frames = [event(self._stream, text=line or "\n") for line in lines]
+        while len(rest) > LONGEST:
+            frames.append(event(self._stream, text=rest[:LONGEST]))
+            rest = rest[LONGEST:]
+        if final and rest:
+            frames.append(event(self._stream, text=rest))
+            rest = ""
+        self._rest = rest
+        return b"".join(frames)

@@ -1,0 +1,138 @@
+"""A conversation with a process of a sandbox, on the event loop.
+
+The handlers of `execd`, of the native API and of terminals use it around a `Session` of the port. While somebody waits
+in `next`, the session's descriptor is watched by the loop; nobody waiting means nobody reading, so the process itself
+is held back by a slow client and nothing piles up here. The same the other way: input is handed over only as fast as
+the process takes it. No thread waits for a running command; only a backend whose sessions have no descriptor (the
+fake one) is asked by a thread.
+
+One reads, any number may send. It must not be used from another loop than its first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable
+
+from dibs.backends.port import Exit, Output, Session
+from dibs.errors import Unsupported
+
+PIECE = 32768  # a unix socket that can be written to at all takes this much at once
+POLL = 0.05  # seconds that a thread waits at a time for a session without a descriptor
+
+
+class AsyncSession:
+    """`next` gives output and at last the Exit; after that it gives the Exit again."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._sending = asyncio.Lock()
+        self._stirred = asyncio.Event()  # something may have come that the descriptor does not show
+        self._room = asyncio.Event()
+        self._closed = False
+        self.exit: Exit | None = None
+        try:
+            self._fd = session.fileno()
+        except Unsupported:
+            self._fd = -1
+
+    async def next(self, timeout: float | None = None) -> list[Output | Exit]:
+        """What has come, waiting for it for at most `timeout` seconds; empty if nothing came in time."""
+        until = None if timeout is None else self._loop.time() + timeout
+        while True:
+            if self.exit is not None:
+                return [self.exit]
+            if self._closed:
+                raise ConnectionAbortedError("the session was closed")
+            self._stirred.clear()
+            if self._fd >= 0:
+                found = self._session.receive(0)
+            else:
+                found = await asyncio.shield(asyncio.to_thread(self._session.receive, POLL))
+            if found:
+                if isinstance(found[-1], Exit):
+                    self.exit = found[-1]
+                return found
+            left = None if until is None else until - self._loop.time()
+            if left is not None and left <= 0:
+                return []
+            if self._fd >= 0:
+                await self._wait(left)
+
+    async def _wait(self, timeout: float | None) -> None:
+        self._loop.add_reader(self._fd, self._stirred.set)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._stirred.wait()
+        except TimeoutError:
+            return
+        finally:
+            if not self._closed:
+                self._loop.remove_reader(self._fd)
+
+    async def send(self, data: bytes) -> None:
+        """Input for the process. Returns when it was handed over: a slow process holds its sender back."""
+        view = memoryview(data)
+        async with self._sending:
+            while view and not self._closed and self.exit is None:
+                piece, view = view[:PIECE], view[PIECE:]
+                await self._tell(lambda piece=piece: self._session.send(bytes(piece)))  # type: ignore[misc]
+
+    async def end_of_input(self) -> None:
+        async with self._sending:
+            await self._tell(self._session.end_of_input)
+
+    async def signal(self, number: int) -> None:
+        async with self._sending:
+            await self._tell(lambda: self._session.signal(number))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        async with self._sending:
+            await self._tell(lambda: self._session.resize(rows, columns))
+
+    async def _tell(self, say: Callable[[], None]) -> None:
+        """Wait until the descriptor takes something, so that saying it does not block the loop."""
+        while self._fd >= 0 and not self._closed and not self._writable():
+            self._room.clear()
+            self._loop.add_writer(self._fd, self._room.set)
+            try:
+                await self._room.wait()
+            finally:
+                if not self._closed:
+                    self._loop.remove_writer(self._fd)
+        if self._closed:
+            return
+        with contextlib.suppress(OSError):  # the process has ended: `next` tells how
+            say()
+        self._stirred.set()  # while it wrote, it may have read
+
+    async def close(self) -> None:
+        """Hang up. Safe to call twice, and while somebody waits in `next`: that one gets ConnectionAbortedError."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """As `close`, where nothing can be awaited."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+        with contextlib.suppress(OSError):  # the other side is gone already
+            self._session.close()
+        self._stirred.set()
+        self._room.set()
+
+    def _writable(self) -> bool:
+        poller = select.poll()
+        poller.register(self._fd, select.POLLOUT)
+        return bool(poller.poll(0))
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abandon()

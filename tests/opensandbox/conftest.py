@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from opensandbox.config import ConnectionConfig
 from opensandbox.config.connection_sync import ConnectionConfigSync
+from tests.engines import images, shared
 from tests.gateway.conftest import RunningGateway, end_all
 
 from dibs.devices.simulated import parse_world, simulate
@@ -120,6 +121,25 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     yield from _place(Home(state=root, config=root / "config").make(), folder, "local", "host", settings)
 
 
+def _engine_place(kind: str, folder: Path) -> Iterator[Place]:
+    found = shared.engine(kind)
+    if isinstance(found, str):
+        pytest.skip(f"{kind} is not here: {found}")
+    home = Home(state=found.home, config=found.home / "config").make()
+    settings = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
+    yield from _place(home, folder, kind, images.REFERENCE, settings)
+
+
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from _engine_place("docker", tmp_path_factory.mktemp("opensandbox-docker"))
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from _engine_place("podman", tmp_path_factory.mktemp("opensandbox-podman"))
+
+
 @pytest.fixture(params=["direct", "server-proxy"])
 def proxy(request: pytest.FixtureRequest) -> bool:
     """Whether the client is told to send everything through the server."""
@@ -130,7 +150,19 @@ def proxy(request: pytest.FixtureRequest) -> bool:
 def place(local: Place) -> Iterator[Place]:
     """The place of a test. Whatever it does, nothing of it is left."""
     yield local
-    for token in (local.token, local.other, local.small):
-        for item in local.ask("GET", "/v1/sandboxes?pageSize=200", token=token).data["items"]:
-            local.ask("DELETE", f"/v1/sandboxes/{item['id']}", token=token)
-    assert local.held() == 0
+    _clear(local)
+
+
+@pytest.fixture(params=["local", "docker", "podman"])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """As `place`, on every backend in turn."""
+    found: Place = request.getfixturevalue(request.param)
+    yield found
+    _clear(found)
+
+
+def _clear(place: Place) -> None:
+    for token in (place.token, place.other, place.small):
+        for item in place.ask("GET", "/v1/sandboxes?pageSize=200", token=token).data["items"]:
+            place.ask("DELETE", f"/v1/sandboxes/{item['id']}", token=token)
+    assert place.held() == 0

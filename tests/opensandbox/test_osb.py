@@ -17,7 +17,8 @@ Osb = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def osb(place: Place, proxy: bool, tmp_path: Path) -> Osb:
+def osb(anywhere: Place, proxy: bool, tmp_path: Path) -> Osb:
+    place = anywhere
     program = Path(sys.executable).with_name("osb")
     if not program.exists():
         pytest.skip("opensandbox-cli is not installed")
@@ -45,7 +46,8 @@ def data(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_whole_life_with_osb(place: Place, osb: Osb, tmp_path: Path) -> None:
+def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> None:
+    place = anywhere
     made = data(
         osb(
             "sandbox", "create", "--image", place.image, "--timeout", "10m", "--resource", "gpu=2",
@@ -107,14 +109,17 @@ def test_a_whole_life_with_osb(place: Place, osb: Osb, tmp_path: Path) -> None:
     osb("sandbox", "get", sandbox, code=1)
 
 
-def test_osb_shows_why_it_was_refused(place: Place, osb: Osb) -> None:
-    done = osb("sandbox", "create", "--image", place.image, "--resource", "gpu=0.5", "--resource", "disk=1Gi", code=1)
+def test_osb_shows_why_it_was_refused(anywhere: Place, osb: Osb) -> None:
+    done = osb(
+        "sandbox", "create", "--image", anywhere.image, "--resource", "gpu=0.5", "--resource", "disk=1Gi", code=1
+    )
     said = done.stdout + done.stderr
     assert "the count must be a whole number" in said
     assert "resourceLimits.disk" in said
 
 
-def test_osb_takes_requests_from_a_file(place: Place, osb: Osb, tmp_path: Path) -> None:
+def test_osb_takes_requests_from_a_file(anywhere: Place, osb: Osb, tmp_path: Path) -> None:
+    place = anywhere
     body = {
         "image": place.image, "resourceLimits": {"gpu": "H100:1"}, "resourceRequests": {"gpu": "H100:1"},
         "extensions": {"dibs.backend": place.backend}, "timeout": 600,

@@ -13,7 +13,9 @@ from tests.opensandbox.life import Awaitable, Client, live
 from opensandbox import Sandbox, SandboxManager
 
 
-def test_a_whole_life_with_the_asynchronous_sdk(place: Place, proxy: bool) -> None:
+def test_a_whole_life_with_the_asynchronous_sdk(anywhere: Place, proxy: bool) -> None:
+    place = anywhere
+
     async def create(*args: Any, **kwargs: Any) -> Any:
         return await Sandbox.create(*args, connection_config=place.asynchronous(proxy=proxy), **kwargs)
 
@@ -29,7 +31,9 @@ def test_a_whole_life_with_the_asynchronous_sdk(place: Place, proxy: bool) -> No
     asyncio.run(live(place, Client(create, connect, resume, manager)))
 
 
-def test_a_whole_life_with_the_sync_sdk(place: Place, proxy: bool) -> None:
+def test_a_whole_life_with_the_sync_sdk(anywhere: Place, proxy: bool) -> None:
+    place = anywhere
+
     async def create(*args: Any, **kwargs: Any) -> Any:
         config = place.sync(proxy=proxy)
         return Awaitable(await asyncio.to_thread(SandboxSync.create, *args, connection_config=config, **kwargs))

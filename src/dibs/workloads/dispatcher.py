@@ -118,9 +118,11 @@ class Dispatcher:
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> None:
         creation = Creation(workloads.home, workloads.ledger)
         try:
-            if workloads.ledger.sandbox(order.sandbox_id).state != "creating":
+            row = workloads.ledger.sandbox(order.sandbox_id)
+            if row.state == "stopping" and row.handle is None:
                 self._let_go(workloads, order)
-                return
+            if row.state != "creating":
+                return  # it is past this already: whatever runs there now is not ours to touch
             if prepared is None:
                 prepared = self._again(workloads, creation, order)
             creation.deliver(order, prepared)
@@ -219,9 +221,13 @@ class Dispatcher:
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""
         ledger = workloads.ledger
+        with self._lock:
+            in_hand = set(self._in_hand)  # before the look: what is finished meanwhile is still read as unfinished
         for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
-            if row.origin != GATEWAY or row.id in self._in_hand or (row.state == "stopping" and row.handle):
+            if row.origin != GATEWAY or row.id in in_hand or (row.state == "stopping" and row.handle):
                 continue
+            if row.state == "creating" and row.owner == myself() and time.time() - row.created_at < _THOROUGH:
+                continue  # just admitted: whoever did that is about to submit it
             if row.owner != myself():
                 if not absent(row.owner):
                     continue

@@ -1,0 +1,44 @@
+"""The hands of a gateway touch only what is theirs to make."""
+
+from __future__ import annotations
+
+from dibs.backends.port import Phase
+from dibs.home import Home
+from dibs.ledger.rows import SandboxId
+from dibs.request.spec import parse_spec
+from dibs.workloads.admission import admit
+from dibs.workloads.creation import Creation, Order
+from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.reconcile import handle_of
+from dibs.workloads.service import Workloads
+
+
+def test_what_was_delivered_meanwhile_is_not_made_again(eight_gpus: Home) -> None:
+    """It was read as unfinished, then finished by other hands, then handed out: it must live on."""
+    with Workloads(eight_gpus) as service:
+        admitted = admit(service, parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
+        assert admitted.work is not None
+        order, prepared = admitted.work
+        Creation(service.home, service.ledger).deliver(order, prepared)
+        late = Dispatcher(lambda: Workloads(eight_gpus), workers=0)
+        late._deliver(service, order, None)
+        try:
+            row = service.sandbox(order.sandbox_id)
+            assert row.state == "running"
+            assert order.backend.status(handle_of(row)).phase is Phase.RUNNING
+            assert service.leases() != []
+        finally:
+            service.remove(order.sandbox_id, 0.0)
+
+
+def test_what_is_being_stopped_is_left_to_whoever_stops_it(eight_gpus: Home) -> None:
+    with Workloads(eight_gpus) as service:
+        row = service.create(parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
+        with service.ledger.writing():
+            service.ledger.set_state(row.id, "stopping", expected=("running",))
+        order = Order(
+            spec=parse_spec({}), backend=service.backend_of(row), sandbox_id=SandboxId(row.id), who=service.identity
+        )
+        Dispatcher(lambda: Workloads(eight_gpus), workers=0)._deliver(service, order, None)
+        assert service.sandbox(row.id).state == "stopping"
+        service.remove(row.id, 0.0)

@@ -19,7 +19,6 @@ from typing import Any
 from dibs.errors import Busy, StateError
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
 
-
 _TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
 
 
@@ -72,20 +71,24 @@ class SqliteDatabase:
 
         Threads of one process queue up at a lock of their own: SQLite only asks again after ever longer pauses.
         """
-        with self._turn:
+        if self._connection.in_transaction:
+            with explained(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")  # one in another is a mistake of ours: it says so
+        if not self._turn.acquire(timeout=PATIENCE):
+            raise _translate(sqlite3.OperationalError("database is locked"), self.path)
+        try:
             with explained(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")
-            yield from self._written()
-
-    def _written(self) -> Iterator[None]:
-        try:
-            yield
-            with explained(self.path):
-                self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:  # a full disk may have rolled it back already
-                self._connection.execute("ROLLBACK")
-            raise
+            try:
+                yield
+                with explained(self.path):
+                    self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have rolled it back already
+                    self._connection.execute("ROLLBACK")
+                raise
+        finally:
+            self._turn.release()
 
     @property
     def in_transaction(self) -> bool:

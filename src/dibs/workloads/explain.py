@@ -40,6 +40,9 @@ def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpe
     return spec
 
 
+_DEFAULTS = SandboxSpec()
+
+
 def asked_fields(spec: SandboxSpec) -> dict[str, str]:
     """The rows of the delivery table that a request touches, each with the value that was asked."""
     request = spec.resources
@@ -55,11 +58,10 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
     asked |= {
         key: str(value) for key, value in request.short().items() if key in ("cpu", "memory", "pids", "allow_busy")
     }
-    defaults = SandboxSpec()
-    for field in msgspec.structs.fields(SandboxSpec):
-        value = getattr(spec, field.name)
-        row = field.name.removesuffix("_seconds").removesuffix("_bytes")
-        if row != "resources" and value != getattr(defaults, field.name):
+    for name in SandboxSpec.__struct_fields__:
+        value = getattr(spec, name)
+        row = name.removesuffix("_seconds").removesuffix("_bytes")
+        if row != "resources" and value != getattr(_DEFAULTS, name):
             asked[row] = str(value)
     return asked
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.remote.ways import GATEWAY
 
 from dibs.home import Home
 
@@ -118,7 +119,9 @@ def test_the_simulated_world_does_not_change_under_a_holder(eight_gpus: Home, di
     assert dibs("gpus", "simulate", "off").returncode == 0
 
 
-def test_a_corrupt_ledger_is_one_clear_error_for_every_verb(home: Home, dibs: Dibs) -> None:
+def test_a_corrupt_ledger_is_one_clear_error_for_every_verb(home: Home, dibs: Dibs, way: str) -> None:
+    if way == GATEWAY:
+        pytest.skip("a gateway has its ledger open: a file that takes its place is not its ledger")
     home.ledger.write_bytes(b"prose " * 2000)
     for words in (("gpus",), ("leases",), ("run", "--", "true"), ("sandbox", "ls"), ("explain", "--gpu", "1")):
         result = dibs(*words)

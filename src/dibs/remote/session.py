@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
@@ -55,6 +55,7 @@ class Socket:
         try:
             self._shake_hands()
             self._both.register(self._sock.fileno(), select.EPOLLIN)
+            self._ring()  # a short command may be over already
         except BaseException:
             self._release()
             raise
@@ -88,7 +89,7 @@ class Socket:
         if isinstance(refusal, InvalidStatus):
             body = refusal.response.body or b""
             raise problem_of(bytes(body), refusal.response.status_code, self._line.target)
-        if isinstance(refusal, InvalidHandshake | EOFError) or self._protocol.state is not State.OPEN:
+        if refusal is not None or self._protocol.state is State.CONNECTING:
             raise self._line.broken(f"it does not talk: {refusal or 'the connection ended'}")
         self._sock.settimeout(None)
 

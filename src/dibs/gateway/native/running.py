@@ -100,8 +100,28 @@ async def run(socket: Socket) -> None:
             await socket.close(1000)
             return
         async with AsyncSession(session) as talk:
-            await _show(socket, gateway, who, sandbox_id)
-            await _converse(socket, gateway, talk, sandbox_id)
+            ended = False
+            try:
+                await _show(socket, gateway, who, sandbox_id)
+                ended = await _converse(socket, gateway, talk, sandbox_id)
+            finally:
+                if not ended:
+                    await _let_go(gateway, session, sandbox_id)
+
+
+async def _let_go(gateway: Gateway, session: Session, sandbox_id: str) -> None:
+    """Nobody listens any more: what ran in the foreground ends, as if the client itself had been its parent."""
+    connection = getattr(session, "_connection", None)
+    if connection is not None:
+        # Without a goodbye: the shim takes that for the death of its client, and records it as such.
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(2)
+
+    def end(workloads: Workloads) -> None:
+        workloads.stop(sandbox_id)
+
+    with contextlib.suppress(DibsError):  # what cannot be ended now is ended by the watcher
+        await asyncio.shield(gateway.pool.call_long(end))
 
 
 def _read(frame: bytes, gateway: Gateway) -> Wish:
@@ -218,17 +238,23 @@ def _reserve(workloads: Workloads, creation: Creation, order: Order, tell: Tell,
             inventory = workloads.inventory()
 
 
-async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> None:
-    """Both directions until the command ends or the caller hangs up. The devices are free before he hears of it."""
+async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> bool:
+    """Both directions until the command ends (True; its devices are free then) or the caller hangs up."""
     loop = asyncio.get_running_loop()
     hearing = loop.create_task(_hear(socket, session))
     speaking = loop.create_task(_speak(socket, gateway, session, sandbox_id))
     try:
         done, _ = await asyncio.wait((hearing, speaking), return_when=asyncio.FIRST_COMPLETED)
-        if speaking not in done:
-            error = hearing.exception()
-            if isinstance(error, DibsError):
-                raise error
+        if speaking in done:
+            speaking.result()
+            return True
+        error = hearing.exception()
+        if session.exit is not None:
+            await speaking  # it is over already, and is being told
+            return True
+        if isinstance(error, DibsError):
+            raise error
+        return False
     finally:
         for task in (hearing, speaking):
             task.cancel()

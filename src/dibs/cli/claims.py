@@ -99,12 +99,9 @@ def keep(name: str, file: str) -> None:
     Example:
       dibs claims keep pair -f pair.yaml
     """
-    from pathlib import Path
+    from dibs.cli.service import keep_claim
 
-    from dibs.home import find_home
-    from dibs.workloads import claims as kept_claims
-
-    click.echo(kept_claims.keep(find_home(), name, kept_claims.read(Path(file))))
+    click.echo(keep_claim(name, file))
 
 
 @claims.command()
@@ -116,10 +113,9 @@ def ls(output: str) -> None:
     Example:
       dibs claims ls
     """
-    from dibs.home import find_home
-    from dibs.workloads import claims as kept_claims
+    from dibs.cli.service import kept_claims
 
-    names = kept_claims.kept(find_home())
+    names = kept_claims()
     if output == "table":
         show(names or ["no claims are kept"])
     else:
@@ -135,7 +131,6 @@ def rm(name: str) -> None:
     Example:
       dibs claims rm pair
     """
-    from dibs.home import find_home
-    from dibs.workloads import claims as kept_claims
+    from dibs.cli.service import forget_claim
 
-    kept_claims.forget(find_home(), name)
+    forget_claim(name)

@@ -197,13 +197,15 @@ class _Host(msgspec.Struct):
 def _host(nodes: Sequence[Node]) -> _Host:
     """This host's devices: with what is held, tainted, and used outside dibs."""
     from dibs.devices.slices import in_use, slices_of
-    from dibs.remote.choose import open_service
+    from dibs.remote.choose import refuse_remotely
+    from dibs.workloads.service import Workloads
 
+    refuse_remotely("solving without ResourceSlices", "ask the gateway itself: dibs explain --claim FILE")
     name = pool_name()
     taints: dict[str, list[DeviceTaint]] = {}
     held: dict[str, str] = {}
     shares: list[tuple[str, str, Share]] = []
-    with open_service() as service:
+    with Workloads() as service:
         inventory, states = service.devices()
         for device_id, against in service.ledger.taints().items():
             found = [DeviceTaint(key=one.key, value=one.value, effect=one.effect) for one in against]

@@ -75,10 +75,9 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
     if values.get("where"):
         mapping["where"] = list(values["where"])
     if values.get("claim"):
-        from dibs.home import find_home
-        from dibs.workloads.claims import load
+        from dibs.cli.service import load_claim
 
-        mapping["claim"] = load(find_home(), values["claim"])
+        mapping["claim"] = load_claim(values["claim"])
     for key in (
         "cpu",
         "memory",

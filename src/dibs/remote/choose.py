@@ -81,7 +81,7 @@ def open_service(home: Home | None = None) -> Workloads:
     return Workloads(home)
 
 
-def refuse_remotely(what: str) -> None:
+def refuse_remotely(what: str, instead: str = "run it where the gateway runs") -> None:
     """For verbs that are about this machine and its own ledger: a gateway that is in use is not this machine."""
     found = target()
     if found is None:
@@ -91,7 +91,7 @@ def refuse_remotely(what: str) -> None:
     raise Unsupported(
         f"{what} is about this machine, and {found.why} is in use ({found.address})",
         field="gateway", value=found.address, code="NOT_OVER_A_GATEWAY",
-        remedy="run it where the gateway runs; for this machine alone: dibs --gateway none …",
+        remedy=f"{instead}; for this machine alone: dibs --gateway none …",
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ledger.books import book, device
@@ -178,3 +180,28 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home) 
         with ledger.writing():
             assert ledger.end(row.id, "exited", exit=None, reason="done")
     Ledger(home).close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "index"),
+    [
+        (lambda ledger: ledger.sandboxes(live_only=True), "sandboxes_live"),
+        (lambda ledger: ledger.page(limit=5), "sandboxes_by_creation"),
+        (lambda ledger: ledger.ended_beyond(5), "sandboxes_by_end"),
+    ],
+)
+def test_what_is_asked_often_is_answered_by_an_index(
+    home: Home, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Ledger], object], index: str
+) -> None:
+    """Else every start would read all that has ever ended, or sort it."""
+    with Ledger(home) as ledger:
+        rows, plans = ledger._db.rows, []
+
+        def explained(statement: str, **values: object) -> Any:
+            plans.append([row["detail"] for row in rows(f"EXPLAIN QUERY PLAN {statement}", **values)])
+            return rows(statement, **values)
+
+        monkeypatch.setattr(ledger._db, "rows", explained)
+        verb(ledger)
+    assert [f"SEARCH sandboxes USING INDEX {index}" in " ".join(plan) for plan in plans][-1], plans
+    assert not any("TEMP B-TREE" in step for step in plans[-1])

@@ -273,7 +273,7 @@ class Sandboxes(Leases, Tickets):
         """Ended sandboxes that are not among the `keep` that ended last; not more than `limit` of them."""
         rows = self._db.rows(
             "SELECT * FROM sandboxes WHERE host = :host AND ended_at IS NOT NULL"
-            " ORDER BY ended_at DESC, id LIMIT :limit OFFSET :keep",
+            " ORDER BY ended_at DESC LIMIT :limit OFFSET :keep",
             host=self.host, limit=limit, keep=keep,
         )  # fmt: skip
         return [_sandbox(row) for row in rows]

@@ -33,6 +33,8 @@ CREATE TABLE sandboxes (
 CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, name) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
 CREATE INDEX sandboxes_by_creation ON sandboxes (host, created_at, id);
+-- What lives is looked through at every start, whatever has ended is not.
+CREATE INDEX sandboxes_live ON sandboxes (host, created_at, id) WHERE ended_at IS NULL;
 
 CREATE TABLE leases (
     id          TEXT PRIMARY KEY,

@@ -82,6 +82,7 @@ BOTH = """
 CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, name) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
 CREATE INDEX sandboxes_by_creation ON sandboxes (host, created_at, id);
+CREATE INDEX sandboxes_live ON sandboxes (host, created_at, id) WHERE ended_at IS NULL;
 CREATE INDEX tickets_by_sandbox ON tickets (sandbox_id);
 CREATE TABLE tokens (
     id           TEXT PRIMARY KEY,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 @click.option("--ledger", metavar="URL", help="A PostgreSQL URL, for several gateways on one ledger.")
 @click.option("--config", metavar="FILE", help="The settings. Default: config.toml in the configuration folder.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look. Default: text.")
+@click.option("--host-service", is_flag=True, help="Serve everybody on this host; see `dibs host`. Needs root.")
+@click.option("--host-service", is_flag=True, help="As root, for everybody on this machine; see `dibs host`.")
 @click.option("--check", is_flag=True, help="Check the settings, say what would be opened, open nothing.")
 @output_option(wide=False)
 def serve(
@@ -32,6 +34,7 @@ def serve(
     ledger: str | None,
     config: str | None,
     log_format: str | None,
+    host_service: bool,
     check: bool,
     output: str,
 ) -> int:
@@ -50,9 +53,11 @@ def serve(
     from dibs.home import find_home
     from dibs.settings import load_settings, with_flags
 
-    home = find_home()
+    home = _host_home() if host_service else find_home()
     flags = {"listen": list(listen) or None, "socket": socket, "ledger": ledger, "log_format": log_format}
     settings = with_flags(load_settings(home, path=config), flags)
+    if host_service and not settings.gateway.socket:
+        settings = _on_host_socket(settings)
     from dibs.gateway import server, tracing
     from dibs.gateway.logs import set_up
 
@@ -66,8 +71,30 @@ def serve(
     home.make()
     _refuse_open_without_tokens(settings, home, listeners)
     set_up(settings.gateway.log_format, settings.gateway.log_level)
-    server.serve(settings, home, ready=_tell)
+    server.serve(settings, home, ready=_tell, host_service=host_service)
     return 0
+
+
+def _host_home() -> Home:
+    import os
+
+    from dibs.gateway.as_user import host_home
+
+    if os.geteuid() != 0:
+        raise InvalidRequest(
+            "only root can serve everybody on this host", field="host-service", code="ROOT_NEEDED",
+            remedy="run it with sudo, or leave out --host-service",
+        )  # fmt: skip
+    return host_home()
+
+
+def _on_host_socket(settings: Settings) -> Settings:
+    import msgspec
+
+    from dibs.gateway.as_user import host_sockets
+
+    gateway = msgspec.structs.replace(settings.gateway, socket=str(host_sockets() / "dibs.sock"))
+    return msgspec.structs.replace(settings, gateway=gateway)
 
 
 def _refuse_open_without_tokens(settings: Settings, home: Home, listeners: list[Listener]) -> None:

@@ -17,6 +17,7 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
 from dibs.errors import DibsError, Internal
+from dibs.gateway.as_user import acting_for
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
 from dibs.gateway.logs import log
@@ -30,7 +31,7 @@ from dibs.home import Home
 from dibs.ledger.rows import SandboxRow
 from dibs.settings import Settings
 from dibs.workloads.dispatcher import Dispatcher
-from dibs.workloads.registry import Registry
+from dibs.workloads.registry import Registry, UserBackend
 from dibs.workloads.service import Workloads
 
 SURFACES = ("dibs.gateway.native", "dibs.gateway.opensandbox", "dibs.gateway.execd")
@@ -48,9 +49,9 @@ class App:
         await self.asgi(scope, receive, send)
 
 
-def make_app(settings: Settings, home: Home) -> App:
-    """The whole gateway, not yet started."""
-    make = maker(settings, home)
+def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> App:
+    """The whole gateway, not yet started. `host_service`: sandboxes run as whoever asked for them."""
+    make = maker(settings, home, host_service=host_service)
     pool = Pool(make, threads=settings.gateway.threads)
     metrics = Metrics()
 
@@ -98,9 +99,9 @@ def make_app(settings: Settings, home: Home) -> App:
     return App(traced(Edge(litestar, gateway), settings.gateway), litestar, gateway)
 
 
-def maker(settings: Settings, home: Home) -> Callable[[], Workloads]:
+def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[], Workloads]:
     """How a thread gets its `Workloads`. The backends are shared, the ledger's connection is not."""
-    registry = Registry(home, settings, long_lived=True)
+    registry = Registry(home, settings, long_lived=True, as_user=acting_for(home) if host_service else None)
     return lambda: Workloads(home, registry=registry)
 
 

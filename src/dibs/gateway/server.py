@@ -31,6 +31,7 @@ from dibs.gateway.logs import log
 from dibs.gateway.problems import PROBLEM_TYPE, Refused, problem_data
 from dibs.home import Home
 from dibs.settings import OFF, GatewaySettings, Settings, address
+from dibs.workloads.registry import UserBackend
 
 _PEER = struct.Struct("3i")
 _KEEP_ALIVE_IDLE = 60  # seconds before the kernel asks whether a silent peer is still there
@@ -266,12 +267,12 @@ class Server(uvicorn.Server):
         self._on_stop()
 
 
-def serve(settings: Settings, home: Home, *, ready: Callable[[App], None]) -> None:
+def serve(settings: Settings, home: Home, *, ready: Callable[[App], None], host_service: bool = False) -> None:
     """Open, run until told to stop, close. `ready` is called when requests are answered."""
     listeners = plan_listeners(settings.gateway, home)
     sockets = bind(listeners, settings.gateway)
     try:
-        asyncio.run(_run(settings, home, sockets, ready))
+        asyncio.run(_run(make_app(settings, home, host_service=host_service), sockets, ready))
     finally:
         for one in sockets:
             one.close()
@@ -281,10 +282,9 @@ def serve(settings: Settings, home: Home, *, ready: Callable[[App], None]) -> No
                     os.unlink(listener.where)
 
 
-async def _run(settings: Settings, home: Home, sockets: list[socket.socket], ready: Callable[[App], None]) -> None:
-    app = make_app(settings, home)
+async def _run(app: App, sockets: list[socket.socket], ready: Callable[[App], None]) -> None:
     app.gateway.urls = tuple(url_of(one) for one in sockets)
-    gateway = settings.gateway
+    gateway = app.gateway.settings.gateway
     config = uvicorn.Config(
         app,
         http=protocol_for(gateway),

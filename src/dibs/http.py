@@ -359,6 +359,7 @@ class Connection:
             )
             if status != 101 and not plain:
                 line.busy = True
+                found["connection"] = "close"  # it is nobody's line: it goes when the answer has been read
                 response = Response(line, status, reason, found, empty=status in (204, 304))
                 raise Declined(response)
         except Declined:

@@ -79,6 +79,7 @@ class Subject:
             self.backend.stop(handle, 0)
             self.backend.delete(handle)
             assert self.backend.status(handle).phase is Phase.ABSENT
+        getattr(self.backend, "close", lambda: None)()
 
 
 @pytest.fixture(params=FACTORIES, ids=lambda factory: factory.name)

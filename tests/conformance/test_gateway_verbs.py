@@ -24,7 +24,9 @@ while True:
     one, _ = server.accept()
     while data := one.recv(4096): one.sendall(data)
 '; fi
-echo ready; exec nc -lk -p 8123 -e cat
+nc -ll -p 8123 -e cat &
+while ! grep -q :1FBB /proc/net/tcp /proc/net/tcp6; do :; done
+echo ready; wait
 """
 
 

@@ -104,6 +104,12 @@ class EngineBackend:
 
     # --- the engine
 
+    def close(self) -> None:
+        """Let go of the connections; they are made again when they are needed."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+
     def _client(self) -> Client:
         """The engine, and `_known` filled in. Raises BackendUnavailable."""
         with self._lock:

@@ -73,6 +73,8 @@ class Client:
                 connection.close()
             self._idle.clear()
 
+    __del__ = close  # a backend has no end of its own: its connections go with it
+
     def call(
         self,
         method: str,

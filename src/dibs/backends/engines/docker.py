@@ -112,7 +112,7 @@ class DockerBackend(EngineBackend):
         body: dict[str, Any] = {
             "Image": form.image,
             "Env": [f"{name}={value}" for name, value in workload.env.items()],
-            "WorkingDir": workload.workdir,
+            **({"WorkingDir": workload.workdir} if workload.workdir else {}),
             "Labels": form.labels,
             "Tty": workload.tty,
             "OpenStdin": workload.interactive or workload.tty,

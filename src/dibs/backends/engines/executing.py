@@ -7,6 +7,7 @@ visible from here, else by a further command that looks for it inside.
 from __future__ import annotations
 
 import os
+import re
 import signal as signals
 import time
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from dibs.backends.engines import errors, keeping
 from dibs.backends.engines.client import EngineError
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, Handle, Phase
-from dibs.errors import BackendUnavailable, CommandFailed, DibsError
+from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.http import query
 from dibs.process import name_of
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from dibs.backends.engines.backend import EngineBackend
 
 _MARK = "DIBS_EXEC"
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?", re.ASCII)
 _POLL = 0.05  # seconds between looks for an exit that the engine does not tell by itself
 
 
 def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSession:
+    if command.user and _USER.fullmatch(command.user) is None:
+        remedy = "write a number, a name, or both of user and group as in 1000:1000"
+        raise InvalidRequest("this cannot be a user", field="user", value=command.user, remedy=remedy)
     mark = os.urandom(8).hex()
     body = {
         "AttachStdin": True,

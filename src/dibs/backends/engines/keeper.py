@@ -103,6 +103,7 @@ def end(address: str, base: str, folder: str, reason: str, grace: float) -> None
 def main() -> None:
     address, base, condition, folder = sys.argv[1:5]
     grace, pipe = float(sys.argv[5]), int(sys.argv[6])
+    os.chdir("/")
     woken, wakes = socket.socketpair()
     woken.setblocking(False)
     wakes.setblocking(False)
@@ -112,13 +113,14 @@ def main() -> None:
     sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     waiting: socket.socket | None = None
+    answer = b""
     while True:
         started = os.path.exists(os.path.join(folder, "init"))
         if not started and os.path.exists(os.path.join(folder, "ending")):
             return  # it never ran
         if started and waiting is None:
             with contextlib.suppress(OSError):
-                waiting = send(address, "POST", base + "/wait?" + condition)
+                waiting, answer = send(address, "POST", base + "/wait?" + condition), b""
         limit = deadline(folder)
         if limit is None and pipe < 0:
             return
@@ -135,10 +137,16 @@ def main() -> None:
                 while woken.recv(64):
                     pass
         if waiting is not None and waiting in ready:
-            status = status_of(waiting)
+            # Engines may send the head of the answer long before the rest: only the end of the line counts.
+            piece = b""
+            with contextlib.suppress(OSError):
+                piece = waiting.recv(4096)
+            if piece:
+                answer += piece
+                continue
             waiting.close()
             waiting = None
-            if status in (200, 404):
+            if answer.split(b" ", 2)[1:2] in ([b"200"], [b"404"]) and (b"\r\n\r\n" in answer):
                 return  # it has ended, or is gone
             time.sleep(RETRY)
         elif pipe >= 0 and pipe in ready:

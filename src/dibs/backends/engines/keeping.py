@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -123,38 +122,58 @@ def address_of(target: str) -> str:
     return target.rstrip("/")
 
 
-def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: float, pipe: int = -1) -> Any:
+class Starting(msgspec.Struct, frozen=True):
+    """A keeper that has been started, and the pipe on which it says that it listens."""
+
+    pid: int
+    ready: int
+
+
+def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: float, pipe: int = -1) -> Starting:
     """Start the process that ends the container in time; `finish_keeper` waits until it listens."""
-    import subprocess
-
     program = str(Path(__file__).with_name("keeper.py"))
-    command = [sys.executable, "-I", "-S", program, address, base, condition, str(folder), repr(grace), str(pipe)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(pipe,) if pipe >= 0 else (),
-        start_new_session=True,
-        cwd="/",
-    )
+    inside = 3 if pipe >= 0 else -1
+    command = [sys.executable, "-I", "-S", program, address, base, condition, str(folder), repr(grace), str(inside)]
+    ready, theirs = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    actions = [
+        (os.POSIX_SPAWN_DUP2, nothing, 0),
+        (os.POSIX_SPAWN_DUP2, theirs, 1),
+        (os.POSIX_SPAWN_DUP2, nothing, 2),
+        *([(os.POSIX_SPAWN_DUP2, pipe, inside)] if pipe >= 0 else []),
+    ]
+    try:
+        pid = os.posix_spawn(sys.executable, command, {"PATH": os.defpath}, file_actions=actions, setsid=True)
+    except OSError as error:
+        os.close(ready)
+        reason = f"the process that keeps the time to live cannot be started: {error.strerror}"
+        raise StateError(reason, value=str(folder)) from error
+    finally:
+        os.close(theirs)
+        os.close(nothing)
+    return Starting(pid, ready)
 
 
-def finish_keeper(folder: Path, child: Any) -> None:
-    with child.stdout:
-        ready = child.stdout.readline()
-    name = name_of(child.pid)
-    _children.append(child)
-    for old in _children[:]:
-        if old.poll() is not None:
-            _children.remove(old)
+def finish_keeper(folder: Path, starting: Starting) -> None:
+    try:
+        ready = os.read(starting.ready, 64)
+    finally:
+        os.close(starting.ready)
+    name = name_of(starting.pid)
+    _children.add(starting.pid)
+    for pid in list(_children):
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                _children.discard(pid)
+        except ChildProcessError:
+            _children.discard(pid)
     if not ready:
         raise StateError("the process that keeps the time to live does not start", value=str(folder))
     if name is not None:  # or the container has ended already, and its keeper with it
         write(folder, "keeper", msgspec.json.encode(name).decode())
 
 
-_children: list[Any] = []  # to be reaped when they end
+_children: set[int] = set()  # to be reaped when they end
 
 
 def keeper_of(folder: Path) -> ProcessName | None:

@@ -79,7 +79,7 @@ class PodmanBackend(EngineBackend):
         body: dict[str, Any] = {
             "image": form.image,
             "env": dict(workload.env),
-            "work_dir": workload.workdir,
+            **({"work_dir": workload.workdir} if workload.workdir else {}),
             "create_working_dir": True,
             "labels": form.labels,
             "terminal": workload.tty,

@@ -91,7 +91,7 @@ def _wrong(workload: Workload) -> list[Problem]:
         found.append(Problem("IMAGE_INVALID", "image", "", "a container is made from an image", remedy))
     if workload.command and not workload.command[0]:
         found.append(Problem("COMMAND_INVALID", "command", "", "the name of the command is empty"))
-    if not workload.workdir.startswith("/"):
+    if workload.workdir and not workload.workdir.startswith("/"):
         found.append(Problem("WORKDIR_INVALID", "workdir", workload.workdir, "it must be an absolute path"))
     if workload.root != "host":
         reason = "a container's root is its image"

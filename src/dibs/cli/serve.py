@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @click.option("--config", metavar="FILE", help="The settings. Default: config.toml in the configuration folder.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look. Default: text.")
 @click.option("--host-service", is_flag=True, help="Serve everybody on this host; see `dibs host`. Needs root.")
-@click.option("--host-service", is_flag=True, help="As root, for everybody on this machine; see `dibs host`.")
 @click.option("--check", is_flag=True, help="Check the settings, say what would be opened, open nothing.")
 @output_option(wide=False)
 def serve(
@@ -51,11 +50,10 @@ def serve(
       dibs serve --check
     """
     from dibs.home import find_home
-    from dibs.settings import load_settings, with_flags
 
     home = _host_home() if host_service else find_home()
     flags = {"listen": list(listen) or None, "socket": socket, "ledger": ledger, "log_format": log_format}
-    settings = with_flags(load_settings(home, path=config), flags)
+    settings = _settings(home, config, flags)
     if host_service and not settings.gateway.socket:
         settings = _on_host_socket(settings)
     from dibs.gateway import server, tracing
@@ -73,6 +71,25 @@ def serve(
     set_up(settings.gateway.log_format, settings.gateway.log_level)
     server.serve(settings, home, ready=_tell, host_service=host_service)
     return 0
+
+
+def _settings(home: Home, config: str | None, flags: dict[str, Any]) -> Settings:
+    """File, environment and flags; the problems of all three at once."""
+    from dibs.settings import Settings, load_settings, with_flags
+
+    problems: list[Problem] = []
+    found = Settings()
+    try:
+        found = load_settings(home, path=config)
+    except InvalidRequest as error:
+        problems += error.problems
+    try:
+        found = with_flags(found, flags)
+    except InvalidRequest as error:
+        problems += error.problems
+    if problems:
+        raise InvalidRequest(problems)
+    return found
 
 
 def _host_home() -> Home:

@@ -31,7 +31,7 @@ from dibs.home import Home
 from dibs.ledger.rows import SandboxRow
 from dibs.settings import Settings
 from dibs.workloads.dispatcher import Dispatcher
-from dibs.workloads.registry import Registry, UserBackend
+from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
 SURFACES = ("dibs.gateway.native", "dibs.gateway.opensandbox", "dibs.gateway.execd")

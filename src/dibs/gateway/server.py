@@ -31,7 +31,6 @@ from dibs.gateway.logs import log
 from dibs.gateway.problems import PROBLEM_TYPE, Refused, problem_data
 from dibs.home import Home
 from dibs.settings import OFF, GatewaySettings, Settings, address
-from dibs.workloads.registry import UserBackend
 
 _PEER = struct.Struct("3i")
 _KEEP_ALIVE_IDLE = 60  # seconds before the kernel asks whether a silent peer is still there

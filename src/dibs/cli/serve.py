@@ -92,28 +92,6 @@ def _settings(home: Home, config: str | None, flags: dict[str, Any]) -> Settings
     return found
 
 
-def _host_home() -> Home:
-    import os
-
-    from dibs.gateway.as_user import host_home
-
-    if os.geteuid() != 0:
-        raise InvalidRequest(
-            "only root can serve everybody on this host", field="host-service", code="ROOT_NEEDED",
-            remedy="run it with sudo, or leave out --host-service",
-        )  # fmt: skip
-    return host_home()
-
-
-def _on_host_socket(settings: Settings) -> Settings:
-    import msgspec
-
-    from dibs.gateway.as_user import host_sockets
-
-    gateway = msgspec.structs.replace(settings.gateway, socket=str(host_sockets() / "dibs.sock"))
-    return msgspec.structs.replace(settings, gateway=gateway)
-
-
 def _refuse_open_without_tokens(settings: Settings, home: Home, listeners: list[Listener]) -> None:
     """Beyond this host only tokens say who is calling, so there must be one that somebody made on purpose."""
     beyond = [one for one in listeners if one.kind == "tcp" and not one.loopback]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from dibs.home import HOST_WIDE, Home
 
 GROUP = "dibs"
 UNIT = "dibs.service"
+_PRIVATE = 0o600  # what the settings say of a socket when they say nothing
 _STARTING = 20.0  # seconds that the service gets to answer
 
 _UNIT = """\
@@ -167,6 +169,33 @@ def unreadable_for_others(paths: list[str]) -> list[str]:
                 found[part] = None
                 break
     return list(found)
+
+
+# --- serve
+
+
+def serving(flags: dict[str, Any], config: str | None) -> Home:
+    """The home of the host service; completes the flags of `dibs serve`: its own socket, and nothing else."""
+    from dibs.settings import load_settings
+
+    machine = Machine.this()
+    if os.geteuid() != 0:
+        reason = "only root can run sandboxes as other users"
+        raise InvalidRequest(reason, field="host-service", code="ROOT_NEEDED", remedy="leave --host-service out")
+    if flags.get("listen"):
+        raise InvalidRequest(
+            "the host service knows its callers by their users, so it listens on its socket alone",
+            field="listen", value=", ".join(flags["listen"]), code="HOST_SERVICE_SOCKET_ONLY",
+            remedy="run another gateway for callers from afar: dibs serve --listen …",
+        )  # fmt: skip
+    home = machine.home
+    said = load_settings(home, path=config).gateway
+    flags["listen"] = []
+    flags["socket"] = flags.get("socket") or said.socket or str(machine.socket)
+    if not machine.root:
+        flags["socket_group"] = said.socket_group or GROUP
+        flags["socket_mode"] = None if said.socket_mode != _PRIVATE else "0660"
+    return home
 
 
 # --- install

@@ -242,7 +242,7 @@ def account(uid: int) -> tuple[int, list[int], dict[str, str]]:
 def user_state(home: Home, uid: int, gid: int) -> Path:
     state = home.state / "users" / str(uid)
     try:
-        for folder in (home.state / "users", state, state / "sandboxes"):
+        for folder in (home.state, home.state / "users", state, state / "sandboxes"):
             folder.mkdir(exist_ok=True, mode=0o711)
             os.chmod(folder, 0o711)  # noqa: S103 - whoever has a sandbox must get to it, and can list nothing
         give(state / "roots", uid, gid)

@@ -51,11 +51,15 @@ def serve(
     """
     from dibs.home import find_home
 
-    home = _host_home() if host_service else find_home()
-    flags = {"listen": list(listen) or None, "socket": socket, "ledger": ledger, "log_format": log_format}
+    flags: dict[str, Any] = {"listen": list(listen) or None, "socket": socket, "ledger": ledger}
+    flags["log_format"] = log_format
+    if host_service:
+        from dibs.gateway.host import serving
+
+        home = serving(flags, config)
+    else:
+        home = find_home()
     settings = _settings(home, config, flags)
-    if host_service and not settings.gateway.socket:
-        settings = _on_host_socket(settings)
     from dibs.gateway import server, tracing
     from dibs.gateway.logs import set_up
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def receipt(sandbox: str, output: str) -> None:
     """The receipt of a sandbox, by name or id. It is kept after the sandbox has ended.
 
-    Observed means looked at from outside, in the running sandbox, before its command started.
+    Observed means looked at from outside, in the running sandbox: before its command started where the backend can
+    hold it back (local), right after that where it cannot (docker, podman).
 
     \b
     Examples:
@@ -37,8 +38,8 @@ def receipt(sandbox: str, output: str) -> None:
 
 
 def receipt_lines(found: Receipt) -> list[str]:
-    good = found.verdict == "delivered"
-    verdict = paint(found.verdict, "green" if good else "red")
+    colours = {"delivered": "green", "not observed": "yellow"}
+    verdict = paint(found.verdict, colours.get(found.verdict, "red"))
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
     lines = [simulated_banner(), ""] if found.simulated else []
     lines += [f"receipt   {found.name} on {found.backend}, {when}", f"verdict   {verdict}", ""]
@@ -48,7 +49,7 @@ def receipt_lines(found: Receipt) -> list[str]:
             line.asked,
             line.planned,
             "the same" if line.observed == line.planned else line.observed,
-            (line.outcome, "green" if line.outcome == "delivered" else "red"),
+            (line.outcome, colours.get(line.outcome, "red")),
         ]
         for line in found.lines
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,7 +32,7 @@ from dibs.workloads.quotas import check_quota
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
 
-GATEWAY = "gateway"
+GATEWAY: Literal["gateway"] = "gateway"
 
 
 class Admitted(msgspec.Struct, frozen=True):

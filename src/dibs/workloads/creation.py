@@ -18,9 +18,9 @@ from typing import Literal
 
 import msgspec
 
-from dibs.backends.port import Backend, Exit, Handle, Observation, Phase, Session
+from dibs.backends.port import Backend, Exit, Expectation, Handle, Observation, Phase, Session
 from dibs.devices.model import Device, Inventory
-from dibs.errors import DeliveryMismatch, DibsError, StateError
+from dibs.errors import Conflict, DeliveryMismatch, DibsError, StateError
 from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
 from dibs.ledger.store import Ledger
@@ -31,6 +31,8 @@ from dibs.workloads.identity import Identity
 from dibs.workloads.receipt import HIDDEN, differences, write_receipt
 from dibs.workloads.rendering import Prepared, prepare
 from dibs.workloads.world import world_of
+
+_ENDING = 1.0  # seconds in which a process that is ending has ended
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +134,7 @@ class Creation:
                     self._ledger.record_handle(sandbox_id, encode(handle).encode())
                 session = backend.attach(handle) if workload.foreground else None
                 backend.start(handle)
-            receipt = self._prove(order, prepared, backend.observe(handle))
+            receipt = self._prove(order, prepared, _look(backend, handle, prepared.realisation.expectation))
             with self._ledger.writing():
                 ttl = workload.ttl_seconds
                 self._ledger.attach(
@@ -154,12 +156,13 @@ class Creation:
             raise
         return session
 
-    def _prove(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
+    def _prove(self, order: Order, prepared: Prepared, seen: Observation | None) -> bytes:
         """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is there."""
         realisation = prepared.realisation
-        problems = differences(realisation.expectation, observed)
+        observed = seen or Observation()
+        problems = differences(realisation.expectation, observed) if seen is not None else []
         receipt = encode(write_receipt(
-            order.spec, prepared.workload, prepared.devices, realisation, observed, problems,
+            order.spec, prepared.workload, prepared.devices, realisation, observed, problems, looked=seen is not None,
             at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
             shares=prepared.shares,
         )).encode()  # fmt: skip
@@ -194,6 +197,25 @@ class Creation:
         result = Exit(1, "not-started", detail=detail, at=time.time())
         with self._ledger.writing():
             self._ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=detail.splitlines()[0])
+
+
+def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observation | None:
+    """What is seen of a workload; None if its command ended before it could be looked at: only where it is not held.
+
+    Whoever looks at a process that is just ending sees less and less of it. So what seems to be missing counts only if
+    the workload goes on.
+    """
+    if backend.holds:
+        return backend.observe(handle)
+    try:
+        seen = backend.observe(handle)
+    except Conflict:
+        if backend.wait(handle, _ENDING).phase is Phase.EXITED:
+            return None
+        raise
+    if differences(expected, seen) and backend.wait(handle, _ENDING).phase is Phase.EXITED:
+        return None
+    return seen
 
 
 def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:

@@ -23,13 +23,17 @@ from dibs.request.spec import SandboxSpec
 HIDDEN = "(not kept)"
 
 
+Outcome = Literal["delivered", "delegated", "refused", "mismatch", "not observed"]
+TOO_SHORT = "its command had ended before anybody could look; `rendered` is what the engine was told and has accepted"
+
+
 class ReceiptLine(msgspec.Struct, frozen=True):
     field: str
     asked: str
     planned: str
     rendered: str
     observed: str
-    outcome: Literal["delivered", "delegated", "refused", "mismatch"]
+    outcome: Outcome
 
 
 class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +54,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     backend: str
     at: float
-    verdict: Literal["delivered", "mismatch"]
+    verdict: Literal["delivered", "mismatch", "not observed"]
     simulated: bool
     asked: dict[str, Any]
     devices: tuple[ReceiptDevice, ...]
@@ -108,11 +112,15 @@ def write_receipt(
     notes: tuple[str, ...],
     told_env: frozenset[str],
     shares: Mapping[str, Share],
+    looked: bool = True,
 ) -> Receipt:
-    """`told_env`: the variables that dibs itself has set; of all others only the names are kept."""
+    """`told_env`: the variables that dibs itself has set; of all others only the names are kept.
+
+    `looked`: False where the command had ended before it could be looked at, which an engine cannot prevent.
+    """
     expected = realisation.expectation
     bad = {problem.field.partition(".")[0] for problem in problems}
-    lines = _Lines(workload, realisation.backend, bad)
+    lines = _Lines(workload, realisation.backend, bad, seen=looked)
     request = spec.resources
     if request.wants_devices:
         asked = " + ".join([*map(str, request.gpus), *request.devices]) or request.flags()
@@ -157,7 +165,10 @@ def write_receipt(
     private = {"own": "its own mounts", "host": "the host's mounts"}.get(
         observed.isolation.get("mount", ""), "not looked at"
     )
-    lines.add("root", spec.root, workload.root, workload.root, private)
+    if spec.image:
+        lines.add("image", spec.image, workload.image, workload.image, private)
+    else:
+        lines.add("root", spec.root, workload.root, workload.root, private)
     shown = {"host": "host", "own": "none"}.get(observed.isolation.get("network", ""), "not looked at")
     lines.add("network", spec.network, workload.network, workload.network, shown)
     return Receipt(
@@ -165,7 +176,7 @@ def write_receipt(
         name=workload.name,
         backend=realisation.backend,
         at=at,
-        verdict="mismatch" if problems else "delivered",
+        verdict="mismatch" if problems else "delivered" if looked else "not observed",
         simulated=simulated,
         asked={**request.short(), "command": list(spec.command)},
         devices=tuple(_device(device, shares.get(device.id)) for device in devices),
@@ -175,7 +186,7 @@ def write_receipt(
         expected=msgspec.structs.replace(expected, env=_told(expected.env, told_env)),
         claim=claim_of(request, workload.name),
         problems=tuple(problems),
-        notes=notes,
+        notes=notes if looked else (*notes, TOO_SHORT),
     )
 
 
@@ -187,7 +198,8 @@ def _told(env: dict[str, str], told: frozenset[str]) -> dict[str, str]:
 class _Lines:
     """Collects receipt lines; a field with a problem is a mismatch, the others are what the delivery table says."""
 
-    def __init__(self, workload: Workload, backend: str, bad: set[str]) -> None:
+    def __init__(self, workload: Workload, backend: str, bad: set[str], *, seen: bool) -> None:
+        self.seen = seen
         self.workload = workload
         self.backend = backend
         self.bad = bad
@@ -196,7 +208,8 @@ class _Lines:
     def add(
         self, field: str, asked: str, planned: str, rendered: str, observed: str, row: str = "", shown: str = ""
     ) -> None:
-        outcome: Literal["delivered", "delegated", "refused", "mismatch"] = "delivered"
+        outcome: Outcome = "delivered" if self.seen else "not observed"
+        observed = observed if self.seen else "it had ended"
         if field.partition(".")[0] in self.bad and planned != observed:
             outcome = "mismatch"
         elif cell(row or field, self.backend).outcome == "delegated":

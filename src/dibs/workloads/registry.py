@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 from dibs.backends.port import Backend
 from dibs.errors import InvalidRequest
 from dibs.home import Home
 from dibs.settings import Settings, load_settings
 
+if TYPE_CHECKING:
+    from dibs.backends.engines.backend import EngineBackend
+
 NAMES = ("local", "docker", "podman", "fake")
-AUTO = ("local",)  # `fake` runs nothing, so it is only ever taken by name
+AUTO = ("local", "docker", "podman")  # `fake` runs nothing, so it is only ever taken by name
 
 UserBackend = Callable[[Backend, int], Backend]
 
@@ -85,6 +89,13 @@ class Registry:
             code="BACKEND_UNKNOWN",
             remedy=f"the backends are {', '.join(NAMES)}; auto takes the first that can deliver",
         )
+
+    def engines(self) -> list[EngineBackend]:
+        """The container engines that are on this host, whether or not `auto` would take them."""
+        from dibs.backends.engines.finding import find
+
+        found = [name for name in ("docker", "podman") if find(name, self._home).target]
+        return [cast("EngineBackend", self.get(name)) for name in found]
 
     def candidates(self, wanted: str, uid: int | None = None) -> Iterator[Backend]:
         """The backends to try for a request, in order; each is made when it is its turn."""

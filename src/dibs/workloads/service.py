@@ -77,7 +77,7 @@ class Workloads:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def inventory(self) -> Inventory:
-        return look_around(self.home, self.ledger)
+        return look_around(self.home, self.ledger, self.registry)
 
     def started_by_dibs(self) -> Callable[[int], bool]:
         return started_by_dibs(self.ledger)

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from dibs.devices.model import Device, Inventory
+from dibs.devices.model import Device, ExternalUse, Inventory, SourceError
+from dibs.errors import BackendUnavailable
 from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
@@ -22,6 +23,7 @@ from dibs.process import absent
 from dibs.request.model import Request
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of
+from dibs.workloads.registry import Registry
 
 SOMEBODY = "somebody else's sandbox"  # what a tenant is told of another's
 
@@ -35,13 +37,40 @@ class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-def look_around(home: Home, ledger: Ledger) -> Inventory:
-    """The devices of this host, now."""
+def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
+    """The devices of this host, now, and what containers that dibs did not start have of them."""
     from dibs.devices.inventory import look
 
-    found = look(home, started_by_dibs=started_by_dibs(ledger))
+    found = with_containers(look(home, started_by_dibs=started_by_dibs(ledger)), registry)
     _tell_of_health(ledger, found)
     return found
+
+
+def with_containers(inventory: Inventory, registry: Registry) -> Inventory:
+    """Mark the devices that a container of an engine has. An engine that does not answer is an error that is shown."""
+    engines = registry.engines()
+    if not engines or not inventory.devices:
+        return inventory
+    from dibs.backends.engines.external import ExternalHolder, held
+
+    holders: list[ExternalHolder] = []
+    errors = list(inventory.errors)
+    for engine in engines:
+        try:
+            holders += engine.external_holders()
+        except BackendUnavailable as error:
+            problem = error.problems[0]
+            reason = f"the containers that have devices are not known: {problem.reason}"
+            errors.append(SourceError(engine.name, reason, problem.remedy))
+    uses = {
+        device: ExternalUse(holder.pid, holder.engine, holder.phrase)
+        for device, holder in held(holders, inventory.devices).items()
+    }
+    devices = tuple(
+        msgspec.structs.replace(device, used_by=(*device.used_by, uses[device.id])) if device.id in uses else device
+        for device in inventory.devices
+    )
+    return msgspec.structs.replace(inventory, devices=devices, errors=tuple(errors))
 
 
 def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:

@@ -76,9 +76,9 @@ def check(request: CommandRequest) -> tuple[list[str], str, float | None, dict[s
         words = ["argv", *argv]
     if request.gid is not None and request.uid is None:
         raise _wrong("gid", str(request.gid), "it needs a uid")
-    for name, value in (("uid", request.uid), ("gid", request.gid)):
-        if value is not None and not 0 <= value <= LARGEST_ID:
-            raise _wrong(name, str(value), f"it must be between 0 and {LARGEST_ID}")
+    for field, number in (("uid", request.uid), ("gid", request.gid)):
+        if number is not None and not 0 <= number <= LARGEST_ID:
+            raise _wrong(field, str(number), f"it must be between 0 and {LARGEST_ID}")
     envs = request.envs or {}
     for name, value in envs.items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -102,8 +102,9 @@ def _wrong(field: str, value: str, reason: str) -> InvalidRequest:
 class Commands:
     """All commands in the foreground of one gateway, and the book of all."""
 
-    def __init__(self, book: CommandBook) -> None:
+    def __init__(self, book: CommandBook, stopping: Callable[[], bool] = lambda: False) -> None:
         self.book = book
+        self._stopping = stopping
         self._running: dict[str, Running] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -172,7 +173,7 @@ class Commands:
                 await client.write(data)
             if session.exit is not None:
                 return session.exit
-            if client.gone.is_set():
+            if client.gone.is_set() or self._stopping():
                 return None
             pieces = await client.wait(session.next(), max(0.0, ping_at - loop.time()))
 
@@ -304,12 +305,10 @@ class Commands:
         await self._learn(record, await inside.run(scripts.STOP, record.folder, "TERM"))
         until = asyncio.get_running_loop().time() + GRACE
         while record.finished_at is None:
-            late = asyncio.get_running_loop().time() > until
             await asyncio.sleep(GLANCE)
-            await self._learn(
-                record,
-                await inside.run(*((scripts.STOP, record.folder, "KILL") if late else (scripts.STATUS, record.folder))),
-            )
+            late = asyncio.get_running_loop().time() > until
+            ask = (scripts.STOP, record.folder, "KILL") if late else (scripts.STATUS, record.folder)
+            await self._learn(record, await inside.run(*ask))
 
 
 def status_data(record: Record) -> dict[str, Any]:

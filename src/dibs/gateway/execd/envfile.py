@@ -2,8 +2,9 @@
 
 Clients append to it with a shell command of their own (`commands.set_env`); `scripts` reads it inside the sandbox for
 each command, and here it is understood. Lines are `NAME=value`, `NAME='value'` (as it stands, also over several lines)
-or `NAME="value"` with the escapes \\n \\r \\t \\" \\\\ \\$ and `$NAME` or `${NAME}` for what was set before. The last one of
-a name counts. What cannot be understood is passed over, up to the next line: the file is the sandbox's own.
+or `NAME="value"`, with a backslash before n, r, t or any other character, and `$NAME` or `${NAME}` for what was set
+before. The last one of a name counts. What cannot be understood is passed over, up to the next line: the file is the
+sandbox's own.
 """
 
 from __future__ import annotations

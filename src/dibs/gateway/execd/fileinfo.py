@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.errors import BackendUnavailable
+from dibs.errors import InvalidRequest
+from dibs.gateway.execd.inside import RuntimeProblem
 
 Kind = Literal["file", "directory", "symlink", "other"]
 _KINDS: dict[str, Kind] = {
@@ -71,15 +72,13 @@ def _told(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _unreadable(data: bytes) -> BackendUnavailable:
+def _unreadable(data: bytes) -> RuntimeProblem:
     text = data[:80].decode("utf-8", "replace")
-    return BackendUnavailable("stat in the sandbox does not answer as it should", value=text, code="RUNTIME_ERROR")
+    return RuntimeProblem("stat in the sandbox does not answer as it should", value=text)
 
 
 def octal(mode: Any, field: str = "mode") -> str:
     """A mode as chmod takes it; empty for none. Refuses what is no mode."""
-    from dibs.errors import InvalidRequest
-
     if mode is None or mode == 0:
         return ""
     text = str(mode)

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, NotFound
+from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import fileinfo, scripts
 from dibs.gateway.execd.fileinfo import FileInfo
-from dibs.gateway.execd.inside import Inside, ScriptFailed
+from dibs.gateway.execd.inside import Inside, RuntimeProblem, ScriptFailed
 
 _OWNER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.$@-]*")
 _VANISHED = b": No such file or directory"
@@ -76,12 +76,6 @@ def refusal(error: ScriptFailed, paths: Sequence[str]) -> DibsError:
     return RuntimeProblem(said or error.word, field="path", value=path)
 
 
-class RuntimeProblem(DibsError):
-    """Something went wrong in the sandbox itself: 500."""
-
-    default_code = "RUNTIME_ERROR"
-
-
 class Files:
     """The files of one sandbox, for one caller."""
 
@@ -107,7 +101,7 @@ class Files:
         if complaints:
             text = b"; ".join(complaints[:5]).decode("utf-8", "replace")
             if said.code == 127:
-                raise BackendUnavailable(text, code="NOT_SUPPORTED", remedy="use an image with find and stat")
+                raise RuntimeProblem(text, code="NOT_SUPPORTED", remedy="use an image with find and stat")
             raise RuntimeProblem(text)
         return fileinfo.records(said.out, mark)
 

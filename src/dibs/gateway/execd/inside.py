@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dibs.backends.port import Exec, Exit, Output, Session, Usage
-from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest, NotFound
+from dibs.errors import CommandFailed, DibsError, InvalidRequest
 from dibs.gateway.execd import envfile, scripts
 from dibs.gateway.sessions import AsyncSession
 
@@ -31,6 +31,12 @@ LARGEST_ENVS = 1 << 20  # bytes of the variables' file
 _FAIL = b"\ndibs:fail "
 _HELLO = b"dibs:hello "
 _LINES_BEFORE = 20
+
+
+class RuntimeProblem(DibsError):
+    """Something went wrong in the sandbox itself."""
+
+    default_code = "RUNTIME_ERROR"
 
 
 class ScriptFailed(DibsError):
@@ -119,7 +125,7 @@ class Inside:
             opening.add_done_callback(_close_unwanted)
             raise
         except CommandFailed as error:
-            raise NotFound(
+            raise RuntimeProblem(
                 "the sandbox has no shell", field="command", value="sh", code="NOT_SUPPORTED",
                 remedy="use an image with sh and coreutils, or busybox",
             ) from error  # fmt: skip
@@ -186,7 +192,7 @@ async def finished(session: AsyncSession, before: bytes = b"", limit: int = LARG
                 return Said(piece.code, bytes(out), bytes(err))
             (out if piece.stream == "stdout" else err).extend(piece.data)
         if len(out) + len(err) > limit:
-            raise BackendUnavailable("the answer is too large", code="ANSWER_TOO_LARGE", remedy="ask for less")
+            raise RuntimeProblem("the answer is too large", code="ANSWER_TOO_LARGE", remedy="ask for less")
 
 
 def raise_for(err: bytes) -> None:
@@ -207,11 +213,11 @@ async def _greeted(session: AsyncSession, token: str, env: dict[str, str], strea
         """Take from the stream up to `end`."""
         while (at := box.find(end)) < 0:
             if len(box) > limit:
-                raise BackendUnavailable("the sandbox's variables are too many", code="ANSWER_TOO_LARGE")
+                raise RuntimeProblem("the sandbox's variables are too many", code="ANSWER_TOO_LARGE")
             if session.exit is not None:
                 raise_for(bytes(box))
                 said = bytes(box).decode("utf-8", "replace").strip() or f"the shell ended with {session.exit.code}"
-                raise BackendUnavailable(f"the command was not started: {said}", code="RUNTIME_ERROR")
+                raise RuntimeProblem(f"the command was not started: {said}")
             for piece in await session.next():
                 if isinstance(piece, Output) and piece.stream == stream:
                     box.extend(piece.data)
@@ -228,7 +234,7 @@ async def _greeted(session: AsyncSession, token: str, env: dict[str, str], strea
             break
         raise_for(b"\n" + line + b"\n")
     else:
-        raise BackendUnavailable("the sandbox's shell says something else than it was told to", code="RUNTIME_ERROR")
+        raise RuntimeProblem("the sandbox's shell says something else than it was told to")
     pid, group, start, envs, room = (*line[len(_HELLO) :].decode("utf-8", "surrogateescape").split(" ", 4), "")[:5]
     if envs == "1":
         text = (await until(b"\n" + token.encode() + b"\n", LARGEST_ENVS)).decode("utf-8", "surrogateescape")

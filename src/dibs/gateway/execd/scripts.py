@@ -40,7 +40,13 @@ room() {
   fail room
 }
 enter() {
-  case $1 in '') return 0 ;; '~') set -- "${HOME:-/}" ;; '~/'*) set -- "${HOME:-/}/${1#??}" ;; /*) ;; *) set -- "./$1" ;; esac
+  case $1 in
+    '') return 0 ;;
+    '~') set -- "${HOME:-/}" ;;
+    '~/'*) set -- "${HOME:-/}/${1#??}" ;;
+    /*) ;;
+    *) set -- "./$1" ;;
+  esac
   CDPATH= cd -- "$1" 2>/dev/null || fail cwd
 }
 look() { set -- ${dibs_s##*) }; dibs_g=$3 dibs_t=${20}; }
@@ -114,7 +120,8 @@ BACKGROUND = (
     + r"""
 enter "$dibs_cwd"; room; greet
 dibs_r=$dibs_b/$1 dibs_wait=$2 dibs_child=$3; shift 3
-(umask 077; mkdir "$dibs_r" && : >"$dibs_r/log" && printf '%s %s\n' "$$" "$dibs_t" >"$dibs_r/sup") 2>/dev/null || fail room
+(umask 077; mkdir "$dibs_r" && : >"$dibs_r/log") 2>/dev/null || fail room
+printf '%s %s\n' "$$" "$dibs_t" >"$dibs_r/sup" || fail room
 if command -v setsid >/dev/null 2>&1; then trap : HUP; else trap '' HUP; fi
 hello
 exec </dev/null >/dev/null 2>&1
@@ -129,7 +136,8 @@ if [ -n "$dibs_wait" ]; then
     if [ "$dibs_p" = "$dibs_g" ]; then kill -KILL "-$dibs_g"; else kill -KILL "$dibs_p"; fi
   ) & dibs_w=$!
 fi
-if command -v setsid >/dev/null; then setsid sh -c "$dibs_child" sh "$dibs_r" "$@"; else sh -c "$dibs_child" sh "$dibs_r" "$@"; fi
+dibs_own=; if command -v setsid >/dev/null; then dibs_own=setsid; fi
+$dibs_own sh -c "$dibs_child" sh "$dibs_r" "$@"
 dibs_code=$?
 printf '%s %s\n' "$dibs_code" "$(date +%s)" >"$dibs_r/exit.new" && mv "$dibs_r/exit.new" "$dibs_r/exit"
 if [ -n "$dibs_w" ]; then kill "$dibs_w"; fi

@@ -99,6 +99,15 @@ class Leases(Books):
             for row in rows
         }  # fmt: skip
 
+    def held_units(self) -> set[str]:
+        """The keys of all booked units of this host: what a plan needs where nobody asks who has them."""
+        rows = self._db.rows("SELECT unit_id FROM lease_units WHERE live = 1 AND host = :host", host=self.host)
+        return {row["unit_id"] for row in rows}
+
+    def any_shares(self) -> bool:
+        """Whether a share of any device of this host is held."""
+        return bool(self._db.rows("SELECT 1 FROM lease_shares WHERE live = 1 AND host = :host LIMIT 1", host=self.host))
+
     def tell_holders(self, device_id: str, kind: str, detail: str) -> None:
         """An event for every live lease that has a device."""
         for lease in self.leases():

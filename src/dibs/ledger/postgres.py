@@ -211,7 +211,7 @@ class PostgresDatabase:
             raise Duplicate(_words(error)) from error
         except psycopg.Error as error:
             if self._connection is not None and self._connection.closed:
-                self._connection = None
+                self._drop()  # closed by the other side; our descriptor is still there
             raise self._translate(error) from error
 
     def _translate(self, error: psycopg.Error) -> DibsError:

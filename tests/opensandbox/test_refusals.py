@@ -70,6 +70,7 @@ def test_busy_devices_are_refused_with_who_holds_them(place: Place) -> None:
     place.made(resourceLimits={"gpu": "8"}, extensions={"dibs.backend": place.backend, "dibs.name": "greedy"})
     error = refused(place)
     assert (error.status_code, error.error.code) == (409, "DEVICES_BUSY")
+    assert said(error).startswith("resourceLimits.gpu ")
     assert "greedy" in said(error)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.opensandbox.conftest import Place
 
+from dibs.errors import BackendUnavailable, Conflict
+from dibs.gateway.opensandbox.answers import status_for
 from dibs.gateway.opensandbox.types import moment
 
 
@@ -62,6 +64,32 @@ def test_the_environment_is_a_minimal_one_and_not_the_gateways(place: Place) -> 
     assert "SECRET_OF_THE_GATEWAY" not in seen
     assert {"PATH", "MINE", "DIBS_SANDBOX"} <= set(seen)
     assert not {"DIBS_HOME", "USER", "LOGNAME", "PYTEST_CURRENT_TEST"} & set(seen)
+
+
+def test_also_on_the_unix_socket_no_folder_of_the_host_is_shared(place: Place) -> None:
+    """Whoever asks in OpenSandbox's words gets what they mean: a private sandbox, not the gateway's own folder."""
+    body = {
+        "image": {"uri": place.image},
+        "entrypoint": ["sh", "-c", "pwd; touch left-behind; exec sleep 100"],
+        "extensions": {"dibs.backend": place.backend},
+    }
+    made = place.gateway.ask("POST", "/v1/sandboxes", body, unix=True)
+    assert made.status == 202
+    path = f"/v1/sandboxes/{made.data['id']}"
+
+    def logs() -> str:
+        found: str = place.gateway.ask("GET", f"{path}/diagnostics/logs?scope=all", unix=True).data["content"]
+        return found
+
+    assert place.gateway.until(logs) == "/\n"
+    assert not (place.gateway.folder / "left-behind").exists()
+    assert place.gateway.ask("DELETE", path, unix=True).status == 204
+
+
+def test_what_belongs_to_another_user_of_the_host_is_forbidden() -> None:
+    assert status_for(Conflict("it belongs to bert", code="NOT_YOURS")) == 403
+    assert status_for(Conflict("it is paused", code="WRONG_STATE")) == 409
+    assert status_for(BackendUnavailable("the engine is away")) == 500  # the clients know no 503 here
 
 
 # -- endpoints --------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ State = Literal["Pending", "Running", "Paused", "Stopping", "Terminated", "Faile
 STATES: tuple[State, ...] = ("Pending", "Running", "Paused", "Stopping", "Terminated", "Failed")
 
 
-class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The base: lowerCamelCase, unset fields left out."""
+class Wire(msgspec.Struct, frozen=True, rename="camel"):
+    """The base: lowerCamelCase, what is UNSET is left out by msgspec."""
 
 
 class Status(Wire, frozen=True):

@@ -18,7 +18,9 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("DIBS_", "XDG_")) and name != "DIBS_CONFORMANCE_DATA":
             monkeypatch.delenv(name)
-    for name in ("NO_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+    for name in (
+        "NO_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "DOCKER_HOST", "CONTAINER_HOST",
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DIBS_HOME", str(tmp_path / "home"))
 

@@ -39,7 +39,7 @@ def examine(
 
 def look_over(scene: Scene) -> list[Finding]:
     """Run every check. A check that cannot look says so as a finding; it does not stop the others."""
-    from dibs.doctor import bubblewrap, cdi, cgroup, devices, kernel, ledger, nvidia, simulated
+    from dibs.doctor import bubblewrap, cdi, cgroup, devices, engines, kernel, ledger, nvidia, simulated
 
     checks: tuple[tuple[str, Check], ...] = (
         ("kernel", kernel.check),
@@ -48,6 +48,7 @@ def look_over(scene: Scene) -> list[Finding]:
         ("ledger", ledger.check),
         ("nvidia", nvidia.check),
         ("cdi", cdi.check),
+        ("engines", engines.check),
         ("devices", devices.check),
         ("simulated", simulated.check),
     )

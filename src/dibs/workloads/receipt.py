@@ -157,7 +157,9 @@ def write_receipt(
         kept = sum(observed.env.get(name) == value for name, value in spec.env.items())
         count = f"{len(spec.env)} variable{'' if len(spec.env) == 1 else 's'}"
         lines.add("env", count, count, count, f"{kept} as asked")
-    lines.add("workdir", spec.workdir or "–", workload.workdir, workload.workdir, observed.env.get("PWD", "not told"))
+    workdir = workload.workdir or "the image's own"
+    there = observed.env.get("PWD", "not told") if workload.workdir else workdir
+    lines.add("workdir", spec.workdir or "–", workdir, workdir, there)
     for mount in workload.mounts:
         mode = "rw" if mount.writable else "ro"
         seen = next((item for item in observed.mounts if item.startswith(f"{mount.target} ")), "not mounted")

@@ -11,6 +11,7 @@ from typing import Any
 from dibs.backends.engines import rendering
 from dibs.backends.engines.backend import EngineBackend, container_name
 from dibs.backends.engines.client import Client, EngineError
+from dibs.backends.engines.early import Watcher
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path
 from dibs.backends.port import Handle, Usage
 from dibs.http import query, segment
@@ -60,6 +61,7 @@ class DockerBackend(EngineBackend):
             init=bool(info.get("InitBinary")) and (info.get("InitCommit") or {}).get("ID") != "N/A",
             rootless=any("rootless" in str(one) for one in info.get("SecurityOptions") or ()),
             legacy="nvidia" in (info.get("Runtimes") or {}),
+            systemd=info.get("CgroupDriver") == "systemd",
         )
         if peer is not None and not (facts.legacy and facts.init):
             env = environment_of(peer)
@@ -132,8 +134,13 @@ class DockerBackend(EngineBackend):
     def _make(self, client: Client, name: str, body: dict[str, Any]) -> str:
         return str(client.call("POST", "/containers/create" + query(name=name), json=body)["Id"])
 
-    def _ignite(self, handle: Handle, client: Client) -> int | None:
-        return client.answer("POST", self._container(handle) + "/start", accept=(304,))[0]
+    def _ignite(self, handle: Handle, client: Client) -> int:
+        watcher = Watcher(handle.data.get("container", ""), self.facts().peer)
+        watcher.start()
+        try:
+            return client.answer("POST", self._container(handle) + "/start", accept=(304,))[0]
+        finally:
+            self._remember_look(handle, watcher.stop())
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(filters=filters)

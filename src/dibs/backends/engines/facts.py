@@ -33,6 +33,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     init: bool = True  # whether it has a small init to put before a command
     legacy: bool = False  # whether NVIDIA's own request works
     rootless: bool = False
+    systemd: bool = False  # whether systemd keeps its control groups, and may change what a container may open
 
     @property
     def root(self) -> str:

@@ -1,0 +1,139 @@
+"""Whether the container engines can be given devices: reachable, with CDI, and with the same specs as dibs.
+
+An engine drops requests in its own ways: without CDI it takes a name for a path, with other spec folders it knows other
+devices, and under systemd a running container may lose its devices when units are loaded anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from dibs.backends.engines.backend import EngineBackend
+from dibs.backends.engines.docker import DockerBackend
+from dibs.backends.engines.facts import Facts
+from dibs.backends.engines.finding import find
+from dibs.backends.engines.podman import PodmanBackend
+from dibs.devices.host import Roots
+from dibs.doctor.finding import Finding, Scene
+from dibs.errors import BackendUnavailable
+from dibs.settings import load_settings
+
+_ENABLE_CDI = (
+    """echo '{"features": {"cdi": true}}' | sudo tee /etc/docker/daemon.json && sudo systemctl restart docker"""
+)
+_MERGE_CDI = 'add "features": {"cdi": true} to /etc/docker/daemon.json, then: sudo systemctl restart docker'
+_DELEGATE = "sudo systemctl edit user@.service, and write there: [Service] Delegate=cpu cpuset io memory pids"
+_NODES = re.compile(r"nvidia([0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
+
+
+def check(scene: Scene) -> Iterable[Finding]:
+    found: list[Finding] = []
+    for engine in (DockerBackend(scene.home), PodmanBackend(scene.home)):
+        found += _examine(engine, scene)
+        engine.close()
+    return found
+
+
+def _examine(engine: EngineBackend, scene: Scene) -> Iterator[Finding]:
+    name = f"engine.{engine.name}"
+    where = find(engine.name, scene.home)
+    settings = load_settings(scene.home)
+    named = settings.docker_socket if engine.name == "docker" else settings.podman_socket
+    if not where.target and not named and not where.said_by:
+        yield Finding(name, "skip", f"no {engine.name} here", where.reason)
+        return
+    try:
+        facts = engine.facts()
+    except BackendUnavailable as error:
+        problem = error.problems[0]
+        title = f"{engine.name} cannot be used"
+        why = f"requests with an image cannot be delivered by it, and its containers are not seen: {problem.reason}"
+        yield Finding(name, "fail", title, why, _fix(engine.name, error.code, where.target) or problem.remedy)
+        return
+    yield Finding(name, "ok", f"{engine.name} {facts.version} answers", where.target)
+    yield from judge(engine.name, facts, scene)
+
+
+def _fix(engine: str, code: str, target: str) -> str:
+    unit = "docker" if engine == "docker" else "podman.socket"
+    if code == "ENGINE_DENIED":
+        return "sudo usermod -aG docker $USER && newgrp docker" if engine == "docker" else f"ls -l {target}"
+    return f"sudo systemctl start {unit}" if code == "ENGINE_NOT_RUNNING" else ""
+
+
+def judge(engine: str, facts: Facts, scene: Scene) -> Iterator[Finding]:
+    """What can be said of an engine that answers."""
+    yield from _cdi(engine, facts, scene.roots)
+    if facts.cdi:
+        yield from _folders(engine, facts, scene)
+    missing = sorted({"cpu", "memory", "pids"} - facts.limits)
+    if missing:
+        why = f"a request that limits {' or '.join(missing)} is refused, because {engine} would not enforce it"
+        rootless = facts.rootless
+        fix = _DELEGATE if rootless else "enable the controllers of the kernel, or use cgroup version 2"
+        kind = "rootless" if rootless else "here"
+        yield Finding(f"engine.{engine}.limits", "warn", f"{engine} cannot limit {', '.join(missing)} {kind}", why, fix)
+    if facts.systemd:
+        yield from _reload_trap(engine, facts, scene.roots)
+
+
+def _cdi(engine: str, facts: Facts, roots: Roots) -> Iterator[Finding]:
+    name = f"engine.{engine}.cdi"
+    if facts.cdi:
+        return
+    why = "devices cannot be passed by their exact names"
+    if facts.legacy:
+        why += "; NVIDIA's own request is used instead, by exact id, which does not work for other vendors"
+    fix = _MERGE_CDI if os.path.exists(roots.file("/etc/docker/daemon.json")) else _ENABLE_CDI
+    major = facts.version.partition(".")[0]
+    if major.isdigit() and int(major) < 25:
+        fix = "upgrade Docker to version 25 or newer"
+    yield Finding(name, "warn" if facts.legacy else "fail", f"CDI is off in {engine} {facts.version}", why, fix)
+
+
+def _folders(engine: str, facts: Facts, scene: Scene) -> Iterator[Finding]:
+    """Devices that dibs would offer and the engine does not know, or knows otherwise."""
+    name = f"engine.{engine}.specs"
+    theirs = facts.specs()
+    ours = [str(one) for one in scene.specs.devices()]
+    unknown = [one for one in ours if theirs.device(one) is None]
+    if unknown:
+        shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        why = f"{shown} cannot be given to its containers; it reads {', '.join(facts.cdi_dirs)}"
+        fix = _folder_fix(engine, scene.specs.spec_dirs)
+        yield Finding(name, "fail", f"{engine} reads other CDI specs than dibs", why, fix)
+    elif ours:
+        yield Finding(name, "ok", f"{engine} knows the same {len(ours)} CDI devices as dibs")
+
+
+def _folder_fix(engine: str, folders: Iterable[str]) -> str:
+    listed = ", ".join(f'"{folder}"' for folder in folders)
+    if engine == "docker":
+        return f'set "cdi-spec-dirs": [{listed}] in /etc/docker/daemon.json, then: sudo systemctl restart docker'
+    return f"set cdi_spec_dirs = [{listed}] under [engine] in /etc/containers/containers.conf"
+
+
+def _reload_trap(engine: str, facts: Facts, roots: Roots) -> Iterator[Finding]:
+    """Where systemd keeps the control groups, `systemctl daemon-reload` takes devices away that it cannot name."""
+    try:
+        nodes = [node for node in os.listdir(roots.dev) if _NODES.fullmatch(node)]
+    except FileNotFoundError:
+        nodes = []
+    nameless = []
+    for node in sorted(nodes):
+        number = os.stat(roots.node(f"/dev/{node}")).st_rdev
+        if not os.path.exists(roots.node(f"/dev/char/{os.major(number)}:{os.minor(number)}")):
+            nameless.append(node)
+    if nameless:
+        why = (
+            f"systemd keeps the control groups of {engine}, and /dev/char has no links to {', '.join(nameless[:3])}: "
+            "running containers lose their GPUs at the next `systemctl daemon-reload`"
+        )
+        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
+        yield Finding(f"engine.{engine}.reload", "warn", "GPUs may vanish from running containers", why, fix)
+    elif nodes and not facts.cdi:
+        why = "NVIDIA's hook gives devices behind systemd's back; `systemctl daemon-reload` takes them away again"
+        fix = _MERGE_CDI
+        yield Finding(f"engine.{engine}.reload", "warn", "GPUs may vanish from running containers", why, fix)

@@ -139,12 +139,13 @@ def _decide(request: Request, world: World, blocked: Mapping[str, str]) -> Devic
 
 def _read_wish(wish: GpuWish, request: Request, world: World, blocked: Mapping[str, str]) -> _Reading:
     reading = _Reading(str(wish), None if wish.count == ALL else int(wish.count), [], [])
+    cut = cut_cards(world.holders)
     for device in world.inventory.devices:
         reason, miss = misfit(wish, device)
         if reason:
             reading.verdicts.append(Verdict(device.id, Fate.NO_MATCH, reason, miss))
         else:
-            _read_state(device, request, world, blocked, reading)
+            _read_state(device, request, world, blocked, reading, cut)
     return reading
 
 
@@ -154,7 +155,7 @@ def _read_exact(
     found = world.inventory.find(name)
     if len(found) == 1:
         reading = _Reading(name, 1, [], [], "device")
-        _read_state(found[0], request, world, blocked, reading)
+        _read_state(found[0], request, world, blocked, reading, cut_cards(world.holders))
         return reading
     if found:
         reason = f"several devices answer to it: {', '.join(device.id for device in found)}"
@@ -168,10 +169,17 @@ def _read_exact(
     return None
 
 
-def _read_state(device: Device, request: Request, world: World, blocked: Mapping[str, str], reading: _Reading) -> None:
+def _read_state(
+    device: Device,
+    request: Request,
+    world: World,
+    blocked: Mapping[str, str],
+    reading: _Reading,
+    cut: Mapping[str, Holder],
+) -> None:
     """A device that fits: whether it can be had now."""
     say = reading.verdicts.append
-    holder = holder_of(device, world.holders)
+    holder = holder_of(device, world.holders, cut)
     against = [taint for taint in world.taints.get(device.id, ()) if taint.effect != "None"]
     shared = world.shares.get(device.id)
     if not device.health.ok:
@@ -200,8 +208,18 @@ def _read_state(device: Device, request: Request, world: World, blocked: Mapping
         say(Verdict(device.id, Fate.FREE))
 
 
-def holder_of(device: Device, holders: Mapping[str, Holder]) -> Holder | None:
-    """Who has the device, or a part of it, or the whole of which it is a part.
+def cut_cards(holders: Mapping[str, Holder]) -> dict[str, Holder]:
+    """The cards of which parts are held, by key, each with one of those who hold a part."""
+    found: dict[str, Holder] = {}
+    for key, holder in holders.items():
+        card, mark, _ = key.partition("#")
+        if mark:
+            found.setdefault(card, holder)
+    return found
+
+
+def holder_of(device: Device, holders: Mapping[str, Holder], cut: Mapping[str, Holder]) -> Holder | None:
+    """Who has the device, or a part of it, or the whole of which it is a part. `cut`: `cut_cards` of the holders.
 
     The units say it all, unless a card was cut or joined while it was leased: then its booked unit is the uncut card
     (or parts that are no more), and is recognised by its name.
@@ -212,9 +230,8 @@ def holder_of(device: Device, holders: Mapping[str, Holder]) -> Holder | None:
     elif device.units:
         keys.append(unit_key(device.id, simulated=device.simulated))
     found = next((holders[key] for key in keys if key in holders), None)
-    if found is None and device.parent is None and not device.units and holders:
-        start = unit_key(device.id, simulated=device.simulated) + "#"
-        found = next((holder for key, holder in holders.items() if key.startswith(start)), None)
+    if found is None and device.parent is None and not device.units and cut:
+        found = cut.get(unit_key(device.id, simulated=device.simulated))
     return found
 
 

@@ -25,12 +25,13 @@ from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import DevicePlan, Refusal, plan_devices
+from dibs.plan.quick import first_free
 from dibs.process import myself
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.identity import Identity
 from dibs.workloads.receipt import HIDDEN, differences, write_receipt
 from dibs.workloads.rendering import Prepared, prepare
-from dibs.workloads.world import world_of
+from dibs.workloads.world import in_front, world_of
 
 _ENDING = 1.0  # seconds in which a process that is ending has ended
 
@@ -66,8 +67,18 @@ class Creation:
     # -- booking ----------------------------------------------------------------------------------------------------
 
     def plan(self, order: Order, inventory: Inventory, ticket: str | None) -> DevicePlan | Refusal:
+        """`ticket`: our place in the queue, if we wait there."""
+        if order.spec.resources.wants_devices and (devices := self._first_free(order, inventory, ticket)) is not None:
+            return DevicePlan(devices)
         world = world_of(self._home, self._ledger, inventory, order.who, ahead=ticket)
         return plan_devices(order.spec.resources, world)
+
+    def _first_free(self, order: Order, inventory: Inventory, ticket: str | None) -> tuple[Device, ...] | None:
+        """The short way to the same devices, where nobody waits in front, and nothing is shared or tainted."""
+        ledger = self._ledger
+        if not in_front(ledger.tickets(), ticket) and not ledger.any_shares() and not ledger.taints():
+            return first_free(order.spec.resources, inventory, ledger.held_units())
+        return None
 
     def prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
         return prepare(

@@ -29,7 +29,7 @@ from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.waiting import Waiting, WaitNews
-from dibs.workloads.world import DeviceState, look_around, started_by_dibs, state_of, world_of
+from dibs.workloads.world import DeviceState, look_around, started_by_dibs, states_of, world_of
 
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
@@ -85,7 +85,7 @@ class Workloads:
     def devices(self) -> tuple[Inventory, list[DeviceState]]:
         inventory = self.inventory()
         world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
-        return inventory, [state_of(device, world) for device in inventory.devices]
+        return inventory, states_of(world)
 
     def taint(self, name: str, taint: Taint) -> Device:
         """Say that a device is not to be given away (or, with effect None, just say something about it)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from dibs.errors import BackendUnavailable
 from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
-from dibs.plan.planner import SharedUse, World, holder_of
+from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
 from dibs.process import absent
 from dibs.request.model import Request
 from dibs.workloads.identity import Identity
@@ -122,7 +122,7 @@ def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *,
     return World(
         inventory=inventory,
         holders={unit: names.get(holder.lease_id, _veiled(holder, who)) for unit, holder in ledger.holders().items()},
-        ahead=tuple(msgspec.json.decode(ticket.request, type=Request) for ticket in _before(ledger.tickets(), ahead)),
+        ahead=tuple(msgspec.json.decode(ticket.request, type=Request) for ticket in in_front(ledger.tickets(), ahead)),
         now=time.time(),
         leased=whole,
         shares=shares,
@@ -132,7 +132,7 @@ def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *,
     )
 
 
-def _before(tickets: Sequence[Ticket], ahead: str | None) -> list[Ticket]:
+def in_front(tickets: Sequence[Ticket], ahead: str | None) -> list[Ticket]:
     """Those in front. A gateway's ticket keeps its place while the gateway is away, but holds nobody up meanwhile."""
     found = []
     for ticket in tickets:
@@ -184,8 +184,14 @@ def _classes(home: Home) -> Callable[[], Sequence[Any]]:
     return read
 
 
-def state_of(device: Device, world: World) -> DeviceState:
-    holder = holder_of(device, world.holders)
+def states_of(world: World) -> list[DeviceState]:
+    """Every device, with its state."""
+    cut = cut_cards(world.holders)
+    return [_state_of(device, world, cut) for device in world.inventory.devices]
+
+
+def _state_of(device: Device, world: World, cut: Mapping[str, Holder]) -> DeviceState:
+    holder = holder_of(device, world.holders, cut)
     taints = ", ".join(map(str, world.taints.get(device.id, ())))
     if holder is not None:
         return DeviceState(device, "held", holder, note=taints)

@@ -1,0 +1,39 @@
+"""The short way through the plan: the first free devices, where nothing is in question. Pure.
+
+`workloads.creation` asks here first: most requests want a number of whole cards, and most of the time they are there.
+The planner would choose the same ones, but it also says what became of every other device, from everything that the
+ledger knows; on a host with hundreds of cards that is most of what an answer costs. Whatever is not plain (several
+wishes, exact devices, claims, cut cards, too few) is None here, and the planner's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from dibs.devices.model import Device, Inventory
+from dibs.ledger.rows import unit_key
+from dibs.plan.matching import misfit
+from dibs.request.model import ALL, Request
+
+
+def first_free(request: Request, inventory: Inventory, held: AbstractSet[str]) -> tuple[Device, ...] | None:
+    """The devices that the planner would choose if nobody waits in front and nothing is tainted or shared.
+
+    `held`: the keys of all booked units. None: it takes the planner to tell.
+    """
+    if request.needs_allocator or request.devices or len(request.gpus) != 1 or request.gpus[0].count == ALL:
+        return None
+    wish = request.gpus[0]
+    wanted = int(wish.count)
+    found: list[Device] = []
+    for device in inventory.devices:
+        if device.units or device.parent is not None:
+            return None
+        if unit_key(device.id, simulated=device.simulated) in held or not device.health.ok:
+            continue
+        if device.attachment is None or (device.used_by and not request.allow_busy) or misfit(wish, device)[0]:
+            continue
+        found.append(device)
+        if len(found) == wanted:
+            return tuple(found)
+    return None

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from bench import allocator, cel, commands, leases
+from bench import allocator, cel, commands, gateway, leases
 
 
 def benchmarks() -> dict[str, Callable[[], None]]:
@@ -16,6 +16,7 @@ def benchmarks() -> dict[str, Callable[[], None]]:
         "gpus": commands.gpus,
         "shim": commands.shim,
         "leases": leases.leases,
+        "gateway": gateway.gateway,
         "cel": cel.cel,
         "allocator": allocator.table,
     }

@@ -88,11 +88,11 @@ def find(named: str = "") -> Target | None:
     if os.environ.get("DIBS_HOME") or not os.path.exists(path):
         return None
     if not os.access(path, os.W_OK):
-        import getpass
+        from dibs.process import username
 
         raise StateError(
             "this host has a dibs service that you may not use", field="host", value=path, code="HOST_SERVICE_DENIED",
-            remedy=f"ask for: usermod -aG dibs {getpass.getuser()}, then log in again; or set DIBS_HOME to work apart",
+            remedy=f"ask for: usermod -aG dibs {username()}, then log in again; or set DIBS_HOME to work apart",
         )  # fmt: skip
     return Target(f"unix://{path}", "the host service")
 

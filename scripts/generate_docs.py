@@ -98,7 +98,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "HOOK_NOT_FOUND": ("81", "a hook of the device's CDI spec is not installed"),
     "HOST_COMMAND_FAILED": (
         "86",
-        "a command of the machine that sets the host service up failed; its words are the reason",
+        "a command that sets the host service up failed; its words are the reason",
     ),
     "HOST_NOT_READY": ("86", "the host service was started and does not answer"),
     "HOST_RUNNING": ("88", "the host service still runs, and was not started by systemd; stop it first"),
@@ -111,7 +111,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "INPUT_CLOSED": ("88", "input was sent to a command that was started without input"),
     "INSTALLATION_PRIVATE": (
         "80",
-        "ordinary users cannot read this installation, and the host service runs it as them",
+        "ordinary users cannot read this installation, which the host service runs as them",
     ),
     "INTERNAL": ("99", "a defect in dibs; please report it"),
     "INVALID_DEVICE_SPEC": ("80", "the device's CDI spec says something that cannot be"),

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.workloads.service import Workloads
 
@@ -189,3 +190,19 @@ def start_gateway(eight_gpus: Home, tmp_path: Path) -> Iterator[Callable[..., Ru
 def gateway(start_gateway: Callable[..., RunningGateway]) -> RunningGateway:
     """One running gateway."""
     return start_gateway()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """One running gateway for a whole module, on a home of its own with eight simulated GPUs."""
+    root = tmp_path_factory.mktemp("served")
+    home = Home(state=root / "home", config=root / "home" / "config").make()
+    simulate(home, parse_world("8", model="H100"))
+    gateway = RunningGateway(home, root).start()
+    try:
+        yield gateway
+    finally:
+        code = gateway.stop()
+        end_all(home)
+    assert code == 0, gateway.log[-4000:]
+    assert "Traceback" not in gateway.log, gateway.log[-4000:]

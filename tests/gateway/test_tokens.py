@@ -1,0 +1,140 @@
+"""Who is let in, as whom, and what for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+from .conftest import RunningGateway
+
+
+def dibs(gateway: RunningGateway, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dibs", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=gateway.env, check=False)
+
+
+def test_without_a_token_nobody_is_let_in_on_tcp(served: RunningGateway) -> None:
+    for path in ("/api/v1/sandboxes", "/metrics", "/api/v1/whoami", "/nothing"):
+        reply = served.ask("GET", path, token=None)
+        assert (reply.status, reply.data["code"]) == (401, "TOKEN_MISSING"), path
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+def test_both_headers_are_taken(served: RunningGateway) -> None:
+    assert served.ask("GET", "/api/v1/whoami").data["sees_all"] is True
+    headers = {"OPEN-SANDBOX-API-KEY": served.token}
+    assert served.ask("GET", "/api/v1/whoami", token=None, headers=headers).status == 200
+
+
+def test_two_different_tokens_are_refused(served: RunningGateway) -> None:
+    headers = {"OPEN-SANDBOX-API-KEY": "dibs_other"}
+    assert served.ask("GET", "/api/v1/whoami", headers=headers).status == 401
+
+
+def test_an_unknown_token_and_another_scheme_are_refused(served: RunningGateway) -> None:
+    reply = served.ask("GET", "/api/v1/whoami", token="dibs_" + "x" * 43)
+    assert (reply.status, reply.data["code"]) == (401, "TOKEN_UNKNOWN")
+    reply = served.ask("GET", "/api/v1/whoami", token=None, headers={"Authorization": "Basic YTpi"})
+    assert (reply.status, reply.data["code"]) == (401, "TOKEN_UNKNOWN")
+
+
+def test_on_the_unix_socket_the_peer_is_who_it_is(served: RunningGateway) -> None:
+    import os
+
+    assert served.ask("GET", "/api/v1/whoami", unix=True).data["uid"] == os.getuid()
+
+
+def test_a_token_is_printed_once_and_kept_as_a_hash(served: RunningGateway) -> None:
+    secret = served.make_token("once")
+    assert re.fullmatch(r"dibs_[A-Za-z0-9_-]{43}", secret)
+    shown = json.loads(dibs(served, "token", "ls", "-o", "json").stdout)["tokens"]
+    assert next(row for row in shown if row["name"] == "once")["state"] == "good"
+    assert secret not in json.dumps(shown)
+    for path in served.home.state.glob("ledger.db*"):
+        assert secret.encode() not in path.read_bytes()
+
+
+def test_a_revoked_token_is_refused_within_a_second(served: RunningGateway) -> None:
+    secret = served.make_token("gone")
+    assert served.ask("GET", "/api/v1/whoami", token=secret).status == 200
+    assert dibs(served, "token", "revoke", "gone").stdout == "gone is revoked\n"
+    reply = served.until(
+        lambda: (r := served.ask("GET", "/api/v1/whoami", token=secret)).status == 401 and r, seconds=5.0
+    )
+    assert reply.data["code"] == "TOKEN_REVOKED"
+
+
+def test_an_expired_token_is_refused(served: RunningGateway) -> None:
+    secret = served.make_token("short", "--ttl", "1ms")
+    reply = served.ask("GET", "/api/v1/whoami", token=secret)
+    assert (reply.status, reply.data["code"]) == (401, "TOKEN_EXPIRED")
+
+
+def test_a_scope_that_is_missing_is_named(served: RunningGateway) -> None:
+    reader = served.make_token("reader", "--scope", "sandboxes:read")
+    assert served.ask("GET", "/api/v1/sandboxes", token=reader).status == 200
+    reply = served.ask("POST", "/api/v1/sandboxes", {"command": ["true"]}, token=reader)
+    assert (reply.status, reply.data["code"]) == (403, "SCOPE_MISSING")
+    assert "sandboxes:write" in reply.data["detail"]
+    writer = served.make_token("writer")
+    assert served.ask("POST", "/api/v1/devices/gpu-0/taints", {"taint": "fan"}, token=writer).status == 403
+    assert served.ask("GET", "/metrics", token=writer).status == 403
+
+
+def test_every_mistake_in_a_new_token_is_told(served: RunningGateway) -> None:
+    done = dibs(served, "token", "create", "Bad Name", "--tenant", "R!", "--scope", "root", "--ttl", "soon")
+    assert done.returncode == 80
+    for code in ("NAME_INVALID", "TENANT_INVALID", "SCOPE_INVALID", "DURATION_INVALID"):
+        assert f"[{code}]" in done.stderr
+    assert dibs(served, "token", "revoke", "nobody").returncode == 89
+
+
+def test_a_tenant_learns_nothing_of_another(served: RunningGateway) -> None:
+    red, blue = served.make_token("red", "--tenant", "red"), served.make_token("blue", "--tenant", "blue")
+    made = served.ask("POST", "/api/v1/sandboxes", {"gpu": 1, "name": "mine", "command": ["sleep", "60"]}, token=red)
+    assert made.status == 202
+    ref = made.data["id"]
+    assert served.ask("GET", f"/api/v1/sandboxes/{ref}", token=red).status == 200
+    unknown = served.ask("GET", "/api/v1/sandboxes/sb-000000000000", token=blue).data
+    paths = [("GET", ""), ("GET", "/receipt"), ("GET", "/logs"), ("GET", "/events"), ("GET", "/files?path=/etc"),
+             ("GET", "/wait?timeout=0"), ("DELETE", ""), ("POST", "/stop"), ("POST", "/pause")]  # fmt: skip
+    for method, rest in paths:
+        reply = served.ask(method, f"/api/v1/sandboxes/{ref}{rest}", token=blue)
+        assert reply.status == 404, (method, rest)
+        assert {**reply.data, "request_id": ""} == json.loads(
+            json.dumps({**unknown, "request_id": ""}).replace("sb-000000000000", ref)
+        )
+    assert served.ask("POST", f"/api/v1/sandboxes/{ref}/exec", {"command": ["id"]}, token=blue).status == 404
+    assert served.ask("GET", "/api/v1/sandboxes", token=blue).data["total"] == 0
+    assert served.ask("GET", "/api/v1/leases", token=blue).data == {"leases": []}
+    seen = served.ask("GET", "/api/v1/devices", token=blue).body + served.ask("GET", "/api/v1/queue", token=blue).body
+    seen += served.ask("GET", "/api/v1/events?after=0&follow=false", token=blue).body
+    seen += served.ask("POST", "/api/v1/explain", {"gpu": 8}, token=blue).body
+    assert b"mine" not in seen
+    assert ref.encode() not in seen
+    # Names do not meet either.
+    again = served.ask("POST", "/api/v1/sandboxes", {"name": "mine", "command": ["true"]}, token=blue)
+    assert again.status == 202
+    served.sandbox(ref, "running", "exited")
+    assert served.ask("DELETE", f"/api/v1/sandboxes/{ref}?grace=0s", token=red).status == 200
+
+
+def test_a_quota_is_kept_and_told(start_gateway: Callable[..., RunningGateway]) -> None:
+    gateway = start_gateway(settings="[tenants.red]\nsandboxes = 1\ngpus = 2\n")
+    red = gateway.make_token("red", "--tenant", "red")
+    over = gateway.ask("POST", "/api/v1/sandboxes", {"gpu": 3}, token=red)
+    assert (over.status, over.data["error"]) == (403, "QuotaExceeded")
+    first = gateway.ask("POST", "/api/v1/sandboxes", {"gpu": 2, "command": ["sleep", "60"]}, token=red)
+    assert first.status == 202
+    second = gateway.ask("POST", "/api/v1/sandboxes", {"command": ["true"]}, token=red)
+    assert (second.status, second.data["error"]) == (403, "QuotaExceeded")
+    assert gateway.ask("POST", "/api/v1/sandboxes", {"command": ["true"]}).status == 202
+
+
+def test_loopback_is_open_only_if_the_settings_say_so(start_gateway: Callable[..., RunningGateway]) -> None:
+    gateway = start_gateway(settings="[gateway]\nloopback_open = true\n")
+    assert gateway.ask("GET", "/api/v1/whoami", token=None).status == 200
+    assert gateway.ask("GET", "/api/v1/whoami", token="dibs_wrong").status == 401

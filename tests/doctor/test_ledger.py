@@ -121,7 +121,7 @@ def test_a_shared_box_is_told_to_share_the_ledger(patient: Any, monkeypatch: pyt
     finding = ledger.sharing(patient.scene([patient.card()]))
     assert finding.verdict == "warn"
     assert "ann, bob" in finding.why
-    assert "sudo groupadd -f dibs" in finding.fix
+    assert finding.fix.startswith("sudo dibs host install && sudo usermod -aG dibs ")
     assert "sudo install -d -m 2770 -g dibs" in finding.fix
     assert "sudo usermod -aG dibs bob" in finding.fix
 
@@ -152,3 +152,17 @@ def test_the_host_wide_ledger_is_fine(patient: Any) -> None:
     patient.home = Home(state=HOST_WIDE, config=patient.root)
     assert ledger.sharing(patient.scene([patient.card()])).verdict == "ok"
     assert ledger.sharing(scene).verdict == "warn"
+
+
+def test_a_ledger_on_postgresql_is_asked_and_its_file_is_not(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.postgres.server import shared
+
+    url = shared().new_database()
+    monkeypatch.setenv("DIBS_LEDGER", url)
+    found = {finding.id: finding for finding in ledger.check(patient.scene())}
+    assert found["ledger.server"].verdict == "ok"
+    assert "ledger.sound" not in found
+    monkeypatch.setenv("DIBS_LEDGER", "postgresql://somebody:secret@127.0.0.1:1/nothing")
+    found = {finding.id: finding for finding in ledger.check(patient.scene())}
+    assert found["ledger.server"].verdict == "fail"
+    assert "secret" not in str(found)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dibs.devices.host import Roots, read_text
 from dibs.doctor.finding import Finding, Scene
 from dibs.home import HOST_WIDE, Home
 from dibs.quantity import human_bytes
+from dibs.settings import load_settings
 
 # File systems on which SQLite's locks are not to be trusted between hosts, or at all.
 NETWORK = frozenset(
@@ -50,11 +52,39 @@ _NO_SHELL = ("nologin", "false", "sync", "shutdown", "halt")
 
 
 def check(scene: Scene) -> Iterable[Finding]:
+    url = load_settings(scene.home).ledger or os.environ.get("DIBS_LEDGER", "")
+    if url:
+        yield folder(scene.home)
+        yield server(url)
+        return
     yield folder(scene.home)
     yield file_system(scene.home, scene.roots)
     yield space(scene.home)
     yield soundness(scene.home)
     yield sharing(scene)
+
+
+def server(url: str) -> Finding:
+    """A ledger on PostgreSQL: it answers, and it can be written to."""
+    name = "ledger.server"
+    try:
+        import psycopg
+    except ImportError:
+        why = "the ledger is on PostgreSQL, and its driver is not installed"
+        return Finding(name, "fail", "the driver of PostgreSQL is missing", why, "pip install 'dibs[postgres]'")
+    where = urlsplit(url).hostname or "its socket"
+    try:
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            row = connection.execute("SELECT pg_is_in_recovery(), current_setting('server_version')").fetchone()
+    except psycopg.Error as error:
+        words = " ".join(str(error).split())
+        why = f"nothing can be leased while it is away: {words}"
+        return Finding(name, "fail", f"PostgreSQL at {where} does not answer", why, f"pg_isready -h {where}")
+    assert row is not None  # the statement gives one
+    if row[0]:
+        why = "leases cannot be written to a copy"
+        return Finding(name, "fail", f"PostgreSQL at {where} is a read-only copy", why, "name the primary in `ledger`")
+    return Finding(name, "ok", f"PostgreSQL {row[1]} at {where} answers")
 
 
 def folder(home: Home) -> Finding:
@@ -128,7 +158,7 @@ def sharing(scene: Scene) -> Finding:
         title = f"{HOST_WIDE} exists, but you may not write to it"
         return Finding(name, "warn", title, why, "sudo usermod -aG dibs $USER && newgrp dibs")
     members = " && ".join(f"sudo usermod -aG dibs {person}" for person in people[:5])
-    fix = f"sudo groupadd -f dibs && sudo install -d -m 2770 -g dibs {HOST_WIDE} && {members}"
+    fix = f"sudo dibs host install && {members}"
     return Finding(name, "warn", "the GPUs are shared, the ledger is not", why, fix)
 
 

@@ -122,7 +122,6 @@ def test_a_shared_box_is_told_to_share_the_ledger(patient: Any, monkeypatch: pyt
     assert finding.verdict == "warn"
     assert "ann, bob" in finding.why
     assert finding.fix.startswith("sudo dibs host install && sudo usermod -aG dibs ")
-    assert "sudo install -d -m 2770 -g dibs" in finding.fix
     assert "sudo usermod -aG dibs bob" in finding.fix
 
 

@@ -29,6 +29,7 @@ MAX_PARTS = 64
 DEFAULT_MODEL = "H100"
 DEFAULT_REASON = "switched off by the simulation"
 
+SPEC_FILE = "sim.dibs-gpu.json"
 _SPEC = "sim.dibs/gpu"
 _DRIVER_VERSIONS = {"nvidia": "580.95.5", "amd": "6.16.6", "intel": "1.6.0"}
 
@@ -95,12 +96,35 @@ def simulate(home: Home, world: World) -> tuple[Device, ...]:
         _write(home, data)
     except OSError as error:
         raise _unusable(home, f"the simulated world cannot be written: {error.strerror}") from error
-    return devices_of(world)
+    devices = devices_of(world)
+    _write_spec(home, devices)
+    return devices
+
+
+def _write_spec(home: Home, devices: tuple[Device, ...]) -> None:
+    """The world as a CDI spec in `<state>/cdi`: an engine that is told to read that folder knows it by name."""
+    from dibs.cdi.errors import CdiError
+    from dibs.cdi.names import parse_qualified_name
+    from dibs.cdi.spec import Device as SpecDevice
+    from dibs.cdi.spec import Spec
+    from dibs.cdi.store import at_minimum_version, write_file
+
+    entries = tuple(
+        SpecDevice(name=parse_qualified_name(device.attachment.cdi_name)[2], container_edits=device.attachment.edits)
+        for device in devices
+        if device.attachment is not None
+    )
+    try:
+        spec = at_minimum_version(Spec(kind=_SPEC, devices=entries))
+        write_file(spec, str(home.state / "cdi" / SPEC_FILE), overwrite=True)
+    except CdiError as error:
+        raise _unusable(home, f"the spec of the simulated world cannot be written: {error}") from error
 
 
 def off(home: Home) -> bool:
     """Switch the simulation off, even if its file is broken. True if there was one."""
     try:
+        (home.state / "cdi" / SPEC_FILE).unlink(missing_ok=True)
         home.simulated.unlink()
     except FileNotFoundError:
         return False

@@ -1,7 +1,8 @@
 """Tar streams on their way into a container.
 
-Engines unpack as root and ask few questions. So every archive is read through first, each member is checked, owners are
-set to the workload's user, and only a whole and harmless archive is handed on: nothing is unpacked of one that is refused.
+Engines unpack as root and ask few questions. So every archive is read through first, each member is checked, owners
+are set to the workload's user, and only a whole and harmless archive is handed on: nothing is unpacked of one that is
+refused.
 
 Refused: absolute names, names with `..`, links that point out of the folder, device nodes, and whatever is no file,
 folder, link or fifo.

@@ -1,11 +1,12 @@
 """What Docker and Podman have in common: the verbs of the port, over an engine's own API.
 
-`docker` and `podman` fill in what differs: how to find out what the engine can, and the form of a new container. Nothing is
-kept in memory that matters: a container is found by its name (`dibs-<sandbox id>`), and what dibs knows beside the engine
-lies in the sandbox's folder (`keeping`).
+`docker` and `podman` fill in what differs: how to find out what the engine can, and the form of a new container.
+Nothing is kept in memory that matters: a container is found by its name (`dibs-<sandbox id>`), and what dibs knows
+beside the engine lies in the sandbox's folder (`keeping`).
 
-An engine cannot hold a container before its command (`holds` is false): `create` makes it, `start` runs it, and the look
-from outside comes right after. What ended before anybody could look is described by the last look of the start itself.
+An engine cannot hold a container before its command (`holds` is false): `create` makes it, `start` runs it, and the
+look from outside comes right after. What ended before anybody could look is described by the last look of the start
+itself.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER = 2.0  # seconds that an engine which was not there is not asked again; arbitrary
 SLICE = 5.0  # seconds of one wait for an end, before the state is looked at again
+MOST_LOOKS = 256  # that are remembered; each is asked for right after its start
 GONE = 30.0  # seconds for a container to vanish after its removal was asked for
 
 
@@ -79,6 +81,7 @@ class EngineBackend:
         self._opened: Client | None = None
         self._known: Facts | None = None
         self._missing: tuple[float, DibsError] | None = None
+        self._looks: dict[str, Observation] = {}  # taken during starts
         self.on_progress: images.Progress | None = None  # told while an image is pulled
 
     # --- filled in by each engine
@@ -95,8 +98,8 @@ class EngineBackend:
     def _make(self, client: Client, name: str, body: dict[str, Any]) -> str:
         raise NotImplementedError
 
-    def _ignite(self, handle: Handle, client: Client) -> int | None:
-        """Run it. The status of the answer; None: it was looked at while it was held."""
+    def _ignite(self, handle: Handle, client: Client) -> int:
+        """Run it, with a look just before if there can be one. The status of the answer."""
         raise NotImplementedError
 
     def _events_path(self, filters: str) -> str:
@@ -110,7 +113,7 @@ class EngineBackend:
             if self._opened is not None:
                 self._opened.close()
 
-    def _client(self) -> Client:
+    def client(self) -> Client:
         """The engine, and `_known` filled in. Raises BackendUnavailable."""
         with self._lock:
             if self._opened is not None and self._known is not None:
@@ -143,7 +146,7 @@ class EngineBackend:
 
     def facts(self) -> Facts:
         """What the engine is and can. Raises BackendUnavailable."""
-        self._client()
+        self.client()
         assert self._known is not None
         return self._known
 
@@ -153,12 +156,12 @@ class EngineBackend:
             self._known = None
         raise errors.unreachable(self.name, error) from error
 
-    def _ask(
+    def ask(
         self, handle: Handle | None, method: str, path: str, *, value: str = "", field: str = "", **more: Any
     ) -> Any:
         value = value or (handle.sandbox_id if handle else "")
         try:
-            return self._client().call(method, path, **more)
+            return self.client().call(method, path, **more)
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
@@ -166,14 +169,14 @@ class EngineBackend:
         except TimeoutError as error:
             raise BackendUnavailable(f"{self.name} does not answer", value=value, code="ENGINE_UNREACHABLE") from error
 
-    def _container(self, handle: Handle) -> str:
+    def container(self, handle: Handle) -> str:
         return "/containers/" + segment(container_name(handle.sandbox_id))
 
     # --- what can be had
 
     def available(self) -> Capability:
         try:
-            self._client()
+            self.client()
         except DibsError as error:
             problem = error.problems[0]
             return Capability(False, problem.reason, problem.remedy)
@@ -194,7 +197,7 @@ class EngineBackend:
     # --- making
 
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
-        client = self._client()
+        client = self.client()
         form = self._form(workload, client, None)
         return rendering.realisation(self.name, form, self._body(form))
 
@@ -207,7 +210,7 @@ class EngineBackend:
             raise errors.translate(self.name, error, field="image", value=workload.image) from error
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:  # noqa: ARG002
-        client = self._client()
+        client = self.client()
         made = not folder.exists()
         try:
             form = self._form(workload, client, self._have_image(client, workload))
@@ -268,7 +271,7 @@ class EngineBackend:
         folder = Path(handle.folder)
         if keeping.ending(folder) is not None:
             raise Conflict("the sandbox has ended", code="NOT_HELD", value=handle.sandbox_id)
-        client = self._client()
+        client = self.client()
         keeper = self._begin_keeper(handle, client)
         try:
             status = self._ignite(handle, client)
@@ -308,7 +311,7 @@ class EngineBackend:
 
     def _keeper(self, handle: Handle, client: Client, pipe: int = -1) -> Any:
         address = keeping.address_of(client.target)
-        base = client.prefix + self._container(handle)
+        base = client.prefix + self.container(handle)
         grace = float(handle.data.get("grace", "10"))
         return keeping.begin_keeper(Path(handle.folder), address, base, self.wait_condition, grace, pipe)
 
@@ -320,53 +323,81 @@ class EngineBackend:
         """Note its first process, and see that the engine's init found the command: it would only exit otherwise."""
         state = self._state(handle) or {}
         pid = int(state.get("Pid") or 0)
-        keeping.remember_init(Path(handle.folder), pid)
+        init = keeping.remember_init(Path(handle.folder), pid)
         if not handle.data.get("init"):
             return
-        if pid and os.path.exists(f"/proc/{pid}/root"):
+        if init is not None:
             try:
-                program, path, workdir = (handle.data.get(key, "") for key in ("program", "path", "workdir"))
-                looking.check_command(pid, program, path, workdir)
+                self._check_command(handle, pid)
                 return
             except OSError:
-                state = self._state(handle) or {}  # it ended while we looked
+                pass  # it ended while we looked
+        if pid and self.facts().peer is not None:
+            self.wait(handle, GONE)  # its process is gone: the engine is about to know
+            state = self._state(handle) or {}
         if state.get("ExitCode") in (1, 126, 127):
             said = b"".join(record.data for record in self.logs(handle)).decode(errors="replace")
             if "[FATAL tini" in said or "(catatonit:" in said:
                 raise EngineError(500, said.strip(), "the engine's init")
 
+    def _check_command(self, handle: Handle, pid: int) -> None:
+        """Raises CommandFailed; OSError if the process cannot be looked at."""
+        program, path, workdir = (handle.data.get(key, "") for key in ("program", "path", "workdir"))
+        if program:
+            looking.check_command(pid, program, path, workdir)
+
+    def _remember_look(self, handle: Handle, seen: Observation | None) -> None:
+        """For those who ask after the command has ended."""
+        with self._lock:
+            if seen is not None:
+                while len(self._looks) >= MOST_LOOKS:
+                    self._looks.pop(next(iter(self._looks)))
+                self._looks[handle.folder] = seen
+
     def observe(self, handle: Handle) -> Observation:
         folder = Path(handle.folder)
+        with self._lock:
+            before = self._looks.pop(handle.folder, None)
         init = keeping.init_of(folder)
         facts = self.facts()
-        if init is None:
+        if init is None and before is None:
             state = self._state(handle) or {}
             init = keeping.remember_init(folder, int(state.get("Pid") or 0)) if state.get("Pid") else None
-        if init is None:
-            if facts.peer is None:
-                raise BackendUnavailable(
-                    "the container's process is not visible from here", field="sandbox", value=handle.sandbox_id,
-                    code="OBSERVATION_FAILED", remedy="run dibs on the host of the engine",
-                )  # fmt: skip
-            raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
-        try:
-            found = look(init.pid, facts.peer, legacy=handle.data.get("way") == "legacy")
-        except BackendUnavailable:
-            if not absent(init):
-                raise
-            raise Conflict(
-                "the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING"
-            ) from None
-        if absent(init):  # the pid may have been somebody else's
-            raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
-        return found
+        ended = Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+        if init is not None:
+            try:
+                found = look(init.pid, facts.peer, legacy=handle.data.get("way") == "legacy")
+            except BackendUnavailable:
+                if before is None and not _ends(init):
+                    raise
+            else:
+                if not absent(init):  # or the pid may have been somebody else's
+                    return found
+        elif facts.peer is None:
+            raise BackendUnavailable(
+                "the container's process is not visible from here", field="sandbox", value=handle.sandbox_id,
+                code="OBSERVATION_FAILED", remedy="run dibs on the host of the engine",
+            )  # fmt: skip
+        if before is None:
+            raise ended
+        return before
+
+    def recorded(self, handle: Handle) -> Observation:
+        """What the engine says that a container got, for one that ended before anybody could look at it.
+
+        The engine's word, not a look: a receipt that is made from it says so.
+        """
+        from dibs.backends.engines.recording import recorded
+
+        document = self.ask(handle, "GET", self.container(handle) + "/json")
+        return recorded(document, self.facts())
 
     # --- what became of it
 
     def _state(self, handle: Handle) -> dict[str, Any] | None:
         """The engine's word; None if there is no such container."""
         try:
-            document = self._client().call("GET", self._container(handle) + "/json")
+            document = self.client().call("GET", self.container(handle) + "/json")
         except EngineError as error:
             if error.status == 404:
                 return None
@@ -395,7 +426,7 @@ class EngineBackend:
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
         filters = msgspec.json.encode({"label": [f"dibs.home={self._home.state}"]}).decode()
         try:
-            listed = self._client().call("GET", "/containers/json" + query(all=True, filters=filters)) or []
+            listed = self.client().call("GET", "/containers/json" + query(all=True, filters=filters)) or []
         except Unreachable as error:
             with self._lock:
                 self._known = None
@@ -426,7 +457,7 @@ class EngineBackend:
                 time.sleep(min(left, 0.05))  # engines answer at once about what was not started
                 continue
             try:
-                self._client().call("POST", f"{self._container(handle)}/wait?{self.wait_condition}", timeout=left)
+                self.client().call("POST", f"{self.container(handle)}/wait?{self.wait_condition}", timeout=left)
             except TimeoutError:
                 continue
             except Unreachable:
@@ -438,9 +469,9 @@ class EngineBackend:
                     raise errors.translate(self.name, error, value=handle.sandbox_id) from error
 
     def logs(self, handle: Handle, *, follow: bool = False) -> Iterator[LogRecord]:
-        path = self._container(handle) + "/logs"
+        path = self.container(handle) + "/logs"
         try:
-            connection, response = self._client().stream(
+            connection, response = self.client().stream(
                 "GET", path + query(stdout=True, stderr=True, timestamps=True, follow=follow)
             )
         except Unreachable as error:
@@ -460,8 +491,8 @@ class EngineBackend:
             raise not_running(status, handle)
         interactive = handle.data.get("interactive") == "1"
         tty = handle.data.get("tty") == "1"
-        path = self._container(handle) + "/attach"
-        sock = self._hijack(handle, path + query(stream=True, stdin=interactive or tty, stdout=True, stderr=True))
+        path = self.container(handle) + "/attach"
+        sock = self.hijack(handle, path + query(stream=True, stdin=interactive or tty, stdout=True, stderr=True))
         pipe = -1
         if handle.data.get("foreground") and status.phase is Phase.HELD:
             theirs, pipe = os.pipe()
@@ -483,25 +514,25 @@ class EngineBackend:
         call = Call(
             ended=ended,
             signal=lambda number: self._signal(handle, number),
-            resize=lambda rows, columns: self._resize(f"{self._container(handle)}/resize", rows, columns),
+            resize=lambda rows, columns: self.resize(f"{self.container(handle)}/resize", rows, columns),
             closed=closed,
         )
         return StreamSession(sock, call, tty=tty, can_send=interactive or tty)
 
-    def _hijack(self, handle: Handle, path: str, json: Any = None) -> socket.socket:
+    def hijack(self, handle: Handle, path: str, json: Any = None) -> socket.socket:
         try:
-            return self._client().hijack(path, json=json)
+            return self.client().hijack(path, json=json)
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
             raise errors.translate(self.name, error, value=handle.sandbox_id) from error
 
     def _signal(self, handle: Handle, number: int) -> None:
-        self._ask(handle, "POST", f"{self._container(handle)}/kill?signal={number}", accept=(404, 409))
+        self.ask(handle, "POST", f"{self.container(handle)}/kill?signal={number}", accept=(404, 409))
 
-    def _resize(self, path: str, rows: int, columns: int) -> None:
+    def resize(self, path: str, rows: int, columns: int) -> None:
         # Nobody minds the size of a terminal that is not there yet, or no more.
-        self._ask(None, "POST", path + query(h=rows, w=columns), accept=(400, 404, 409, 500))
+        self.ask(None, "POST", path + query(h=rows, w=columns), accept=(400, 404, 409, 500))
 
     def exec(self, handle: Handle, command: Exec) -> Session:
         from dibs.backends.engines.executing import execute
@@ -528,8 +559,8 @@ class EngineBackend:
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         uid, gid = self._owner(handle)
         with archives.checked(archive, path, uid, gid) as file:
-            self._ask(
-                handle, "PUT", self._container(handle) + "/archive" + query(path=path, noOverwriteDirNonDir=True),
+            self.ask(
+                handle, "PUT", self.container(handle) + "/archive" + query(path=path, noOverwriteDirNonDir=True),
                 body=archives.pieces(file), headers={"Content-Type": "application/x-tar"}, field="path", value=path,
                 timeout=600.0,
             )  # fmt: skip
@@ -553,7 +584,7 @@ class EngineBackend:
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
         try:
-            connection, response = self._client().stream("GET", self._container(handle) + "/archive" + query(path=path))
+            connection, response = self.client().stream("GET", self.container(handle) + "/archive" + query(path=path))
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
@@ -576,7 +607,7 @@ class EngineBackend:
         self._freeze(handle, "unpause", Phase.RUNNING)
 
     def _freeze(self, handle: Handle, verb: str, wanted: Phase) -> None:
-        status, _ = self._answer(handle, "POST", f"{self._container(handle)}/{verb}", accept=(404, 409, 500))
+        status, _ = self._answer(handle, "POST", f"{self.container(handle)}/{verb}", accept=(404, 409, 500))
         if status in (200, 204):
             return
         found = self.status(handle)
@@ -585,7 +616,7 @@ class EngineBackend:
 
     def _answer(self, handle: Handle, method: str, path: str, **more: Any) -> tuple[int, Any]:
         try:
-            return self._client().answer(method, path, **more)
+            return self.client().answer(method, path, **more)
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
@@ -605,7 +636,7 @@ class EngineBackend:
         if status.phase is Phase.UNKNOWN:
             raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
         keeping.ask_end(folder, "stopped")
-        base = self._container(handle)
+        base = self.container(handle)
         accept = (304, 404, 409, 500)
         if status.phase is Phase.PAUSED:
             if grace_seconds <= 0:
@@ -643,7 +674,7 @@ class EngineBackend:
     def _remove(self, handle: Handle) -> None:
         """Remove the container, by force; returns when it is gone."""
         deadline = time.monotonic() + GONE
-        path = self._container(handle) + query(force=True, v=True, timeout=0 if self.name == "podman" else None)
+        path = self.container(handle) + query(force=True, v=True, timeout=0 if self.name == "podman" else None)
         while True:
             status, answer = self._answer(handle, "DELETE", path, accept=(404, 409, 500))
             if status == 404:
@@ -673,7 +704,7 @@ class EngineBackend:
         if keeper is not None and keeping.nudge(keeper):
             return
         if at is not None:
-            keeping.finish_keeper(folder, self._keeper(handle, self._client()))
+            keeping.finish_keeper(folder, self._keeper(handle, self.client()))
 
     def overdue(self, handle: Handle, now: float | None = None) -> bool:
         """Whether its time to live is over; see `keeping.overdue`."""
@@ -705,7 +736,7 @@ class EngineBackend:
         status = self.status(handle)
         if status.phase not in (Phase.RUNNING, Phase.PAUSED):
             raise not_running(status, handle)
-        document = self._ask(handle, "GET", self._container(handle) + "/json")
+        document = self.ask(handle, "GET", self.container(handle) + "/json")
         networks = (document.get("NetworkSettings") or {}).get("Networks") or {}
         address = next((one["IPAddress"] for one in networks.values() if one and one.get("IPAddress")), "")
         if not address and handle.data.get("network") == "host":
@@ -722,7 +753,7 @@ class EngineBackend:
         path = "/commit" + query(
             container=container_name(handle.sandbox_id), repo=repository, tag=tag or None, pause=True
         )
-        self._ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=600.0)
+        self.ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=600.0)
         return f"{repository}:{tag}" if tag else repository
 
     # --- beyond the port
@@ -732,14 +763,14 @@ class EngineBackend:
         from dibs.backends.engines.watching import Watch
 
         filters = msgspec.json.encode({"type": ["container"], "label": [f"dibs.home={self._home.state}"]}).decode()
-        return Watch(self._client, self._events_path(filters), on_change).start()
+        return Watch(self.client, self._events_path(filters), on_change).start()
 
     def external_holders(self) -> list[ExternalHolder]:
         """Running containers that have devices and that are none of ours. Raises BackendUnavailable."""
         from dibs.backends.engines.external import holders
 
         try:
-            return holders(self.name, self._client(), str(self._home.state))
+            return holders(self.name, self.client(), str(self._home.state))
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
@@ -774,6 +805,16 @@ def look(pid: int, engine: ProcessName | None, *, legacy: bool = False) -> Obser
         Groups(pid).limits(),
         looking.isolation(pid, engine.pid if engine else None),
     )
+
+
+def _ends(process: ProcessName) -> bool:
+    """Whether a process that cannot be looked at is just ending: then it is gone in a moment."""
+    deadline = time.monotonic() + 1.0
+    while not absent(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def _forget(folder: Path) -> None:

@@ -32,6 +32,12 @@ def _mounts() -> dict[str, str]:
     return found
 
 
+def trees() -> list[str]:
+    """Where to look for a group by its name: one tree is enough, version 2's or a controller's."""
+    found = _mounts()
+    return [found[name] for name in ("pids", "memory", "") if name in found]
+
+
 class Groups:
     """The groups of one process."""
 

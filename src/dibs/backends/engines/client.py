@@ -1,8 +1,8 @@
 """One engine on the other end of a socket.
 
-`backend` and its parts speak through a `Client`: it keeps connections open between requests, is safe to use from several
-threads, and turns every failure into one of two exceptions. `EngineError`: the engine answered, in its own words.
-`Unreachable`: it did not. `errors` says what they mean for a user; nothing here does.
+`backend` and its parts speak through a `Client`: it keeps connections open between requests, is safe to use from
+several threads, and turns every failure into one of two exceptions. `EngineError`: the engine answered, in its own
+words. `Unreachable`: it did not. `errors` says what they mean for a user; nothing here does.
 """
 
 from __future__ import annotations

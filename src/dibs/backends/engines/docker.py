@@ -1,7 +1,7 @@
 """Docker: its Engine API.
 
-Devices go by exact CDI name (`HostConfig.DeviceRequests` with the driver `cdi`), by NVIDIA's request with exact ids where
-the engine has no CDI, or as nodes. Never by count: Docker gives the first ones, whoever has them.
+Devices go by exact CDI name (`HostConfig.DeviceRequests` with the driver `cdi`), by NVIDIA's request with exact ids
+where the engine has no CDI, or as nodes. Never by count: Docker gives the first ones, whoever has them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class DockerBackend(EngineBackend):
         watcher = Watcher(handle.data.get("container", ""), self.facts().peer)
         watcher.start()
         try:
-            return client.answer("POST", self._container(handle) + "/start", accept=(304,))[0]
+            return client.answer("POST", self.container(handle) + "/start", accept=(304,))[0]
         finally:
             self._remember_look(handle, watcher.stop())
 
@@ -147,8 +147,8 @@ class DockerBackend(EngineBackend):
 
     def _stats(self, handle: Handle) -> Usage:
         path = f"/containers/{segment(container_name(handle.sandbox_id))}"
-        stats = self._ask(handle, "GET", f"{path}/stats?stream=false&one-shot=true")
-        host = self._ask(handle, "GET", f"{path}/json")["HostConfig"]
+        stats = self.ask(handle, "GET", f"{path}/stats?stream=false&one-shot=true")
+        host = self.ask(handle, "GET", f"{path}/json")["HostConfig"]
         memory = stats.get("memory_stats") or {}
         return Usage(
             cpu_seconds=stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9,

@@ -1,8 +1,8 @@
 """What an engine's words mean: one mapper for each engine.
 
-Known message → cause → remedy; the engine's own text is kept. A message that is not known is still an error of the right
-kind, by its status: `translate` never guesses a cause. Rows are tried from the first to the last. Whoever adds a row adds
-a message to the tests; a row without one fails them.
+Known message → cause → remedy; the engine's own text is kept. A message that is not known is still an error of the
+right kind, by its status: `translate` never guesses a cause. Rows are tried from the first to the last. Whoever adds a
+row adds a message to the tests; a row without one fails them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BOTH: tuple[Known, ...] = (
         _CDI_REMEDY,
     ),
     Known(
-        r"failed to (inject|stat) cdi|cdi device injection failed|failed to stat cdi host device|setting up cdi devices",
+        r"failed to (inject|stat) cdi|cdi device injection failed|setting up cdi devices",
         Unsupported, "CDI_SPEC_UNUSABLE", "the engine cannot use the device's CDI spec",
         "make the spec anew (nvidia-ctk cdi generate, amd-ctk cdi generate); see `dibs doctor`",
     ),
@@ -119,7 +119,8 @@ _BOTH: tuple[Known, ...] = (
     Known(
         r"unexpected eof|invalid tar header|archive/tar|payload does not match|unrecognized image format|"
         r"not a valid image|open .*manifest\.json: no such file|error processing tar file",
-        InvalidRequest, "IMAGE_INVALID", "the file is no image that the engine can load", "make it with `save`, or `export`",
+        InvalidRequest, "IMAGE_INVALID", "the file is no image that the engine can load",
+        "make it with `save`, or `export`",
     ),
     Known(
         r"rootfs is marked read-only|read-only file ?system", Conflict, "READ_ONLY",
@@ -139,7 +140,8 @@ DOCKER: tuple[Known, ...] = (
     *_BOTH,
     Known(
         r"could not select device driver", Unsupported, "CDI_OFF",
-        "this Docker has no way to give GPUs", "switch CDI on: {\"features\": {\"cdi\": true}} in /etc/docker/daemon.json",
+        "this Docker has no way to give GPUs",
+        'switch CDI on: {"features": {"cdi": true}} in /etc/docker/daemon.json',
     ),
     Known(
         r"client version .* is too (new|old)|requires api version", Unsupported, "ENGINE_TOO_OLD",
@@ -155,7 +157,7 @@ DOCKER: tuple[Known, ...] = (
         Conflict, "NOT_RUNNING", "the sandbox is not in a state for this", _NOT_RUNNING,
     ),
     Known(
-        r"permission denied while trying to connect|denied by authorization plugin", BackendUnavailable, "ENGINE_DENIED",
+        r"denied by authorization plugin|authorization denied by plugin", BackendUnavailable, "ENGINE_DENIED",
         "Docker does not let you", "become a member of the group docker, or ask its administrator",
     ),
 )  # fmt: skip
@@ -178,7 +180,8 @@ PODMAN: tuple[Known, ...] = (
     Known(r"could not be found on container|no such file or directory", NotFound, "NOT_FOUND", "there is no such file"),
     Known(
         r"cannot set up namespace using|newuidmap|/etc/subuid|insufficient uids or gids", Unsupported,
-        "ROOTLESS_LIMITED", "this user's Podman has too few user ids", "give it some: usermod --add-subuids 100000-165535 USER",
+        "ROOTLESS_LIMITED", "this user's Podman has too few user ids",
+        "give it some: usermod --add-subuids 100000-165535 USER",
     ),
     Known(
         r"fork/exec .*: (resource temporarily unavailable|operation not permitted)|error setting rlimit",

@@ -44,9 +44,9 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
         **({"WorkingDir": command.workdir} if command.workdir else {}),
     }
     try:
-        made = backend._ask(handle, "POST", backend._container(handle) + "/exec", json=body)
+        made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
         path = f"/exec/{made['Id']}"
-        sock = backend._hijack(handle, f"{path}/start", {"Detach": False, "Tty": command.tty})
+        sock = backend.hijack(handle, f"{path}/start", {"Detach": False, "Tty": command.tty})
     except CommandFailed:
         raise
     except DibsError as error:
@@ -61,7 +61,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
     def ended(wait: bool) -> Exit | None:
         while True:
             try:
-                found = backend._client().call("GET", f"{path}/json")
+                found = backend.client().call("GET", f"{path}/json")
             except EngineError as error:
                 if error.status == 404:  # the container is gone, and with it whatever it knew
                     return Exit(137, "signalled", 9, "the sandbox ended", time.time())
@@ -75,7 +75,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
             time.sleep(_POLL)
 
     def signal(number: int) -> None:
-        found = backend._ask(handle, "GET", f"{path}/json", accept=(404,)) or {}
+        found = backend.ask(handle, "GET", f"{path}/json", accept=(404,)) or {}
         if not found.get("Running"):
             return
         pid = int(found.get("Pid") or 0)
@@ -90,7 +90,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
         _kill_inside(backend, handle, mark, number)
 
     def resize(rows: int, columns: int) -> None:
-        backend._resize(f"{path}/resize", rows, columns)
+        backend.resize(f"{path}/resize", rows, columns)
 
     if command.tty:
         _await_running(backend, path)  # or an early resize would be lost
@@ -100,7 +100,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
 def _await_running(backend: EngineBackend, path: str) -> None:
     for _ in range(100):
         try:
-            found = backend._client().call("GET", f"{path}/json")
+            found = backend.client().call("GET", f"{path}/json")
         except EngineError:
             return
         if found.get("Pid") or found.get("ExitCode"):
@@ -126,14 +126,14 @@ def _kill_inside(backend: EngineBackend, handle: Handle, mark: str, number: int)
         f'then kill -{number} "${{p#/proc/}}"; fi; done'
     )
     body = {"AttachStdout": True, "Cmd": ["sh", "-c", script]}
-    made = backend._ask(handle, "POST", backend._container(handle) + "/exec", json=body)
-    sock = backend._hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
+    made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
+    sock = backend.hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
     try:
         while sock.recv(4096):
             pass
     finally:
         sock.close()
-    found = backend._ask(handle, "GET", f"/exec/{made['Id']}/json" + query())
+    found = backend.ask(handle, "GET", f"/exec/{made['Id']}/json" + query())
     if found.get("ExitCode"):
         name = signals.Signals(number).name
         raise BackendUnavailable(

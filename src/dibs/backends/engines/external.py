@@ -1,7 +1,7 @@
 """Containers that have devices and that dibs did not start.
 
-The inventory asks, so that their devices are not given away. What a container has is read from what it was asked for (CDI
-names, NVIDIA's request, device paths) and, where its process is visible, from the nodes that it really has.
+The inventory asks, so that their devices are not given away. What a container has is read from what it was asked for
+(CDI names, NVIDIA's request, device paths) and, where its process is visible, from the nodes that it really has.
 """
 
 from __future__ import annotations

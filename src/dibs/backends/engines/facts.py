@@ -1,8 +1,8 @@
 """What an engine is and can, found out once.
 
-`docker` and `podman` fill `Facts`; `passing` and `backend` decide by them. An engine may see another file system than we
-do (rootless, a snap, a machine of its own): its paths are looked at through the root of its own process where that is
-visible, and `root` says so.
+`docker` and `podman` fill `Facts`; `passing` and `backend` decide by them. An engine may see another file system than
+we do (rootless, a snap, a machine of its own): its paths are looked at through the root of its own process where that
+is visible, and `root` says so.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def architecture(machine: str = "") -> str:
 
 
 def podman_spec_dirs(facts_root: str, environ: dict[str, str]) -> tuple[str, ...]:
-    """The folders that Podman reads: what its configuration says, else the usual ones. The last file that says it wins."""
+    """The folders that Podman reads: what its configuration says, else the usual ones. The last file wins."""
     files = [environ["CONTAINERS_CONF"]] if environ.get("CONTAINERS_CONF") else []
     if not files:
         files = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"]

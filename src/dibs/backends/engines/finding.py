@@ -1,7 +1,7 @@
 """Where an engine listens.
 
-First what was set (docker.socket, podman.socket), then the engine's own variable, then the usual places. A place that was
-named is taken as it is: that nothing listens there is told, not worked around.
+First what was set (docker.socket, podman.socket), then the engine's own variable, then the usual places. A place that
+was named is taken as it is: that nothing listens there is told, not worked around.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Images: present, pulled with progress, or loaded from a file.
 
-`backend` asks for an image before it makes a container from it. A file is loaded once and found again by its digest. What
-an image is made for is compared with what the host is: an engine would start it and let it fail later.
+`backend` asks for an image before it makes a container from it. A file is loaded once and found again by its digest.
+What an image is made for is compared with what the host is: an engine would start it and let it fail later.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import stat
+import time
 from typing import Literal
 
 from dibs.backends.port import NodeFact
@@ -32,6 +33,8 @@ _ENGINES_OWN = frozenset(
     )
 )
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
+_RUNTIMES = frozenset((b"runc", b"crun", b"exe"))
+_BECOMING = 5.0  # seconds; it takes less than one thousandth, if the machine has nothing else to do
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -70,12 +73,25 @@ def _nodes(folder: str, shown: str, found: list[NodeFact]) -> None:
 
 
 def environment(pid: int) -> dict[str, str]:
+    """Of the command. An engine says "started" a moment before the runtime's process has become it."""
+    deadline = time.monotonic() + _BECOMING
+    while _is_runtime(pid) and time.monotonic() < deadline:
+        time.sleep(0.0005)
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             items = [os.fsdecode(item).partition("=") for item in file.read().split(b"\0") if item]
     except OSError as error:
         raise unreadable("its environment", error) from error
     return {name: value for name, _, value in items}
+
+
+def _is_runtime(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    return words[1:2] == [b"init"] and words[0].rpartition(b"/")[2] in _RUNTIMES
 
 
 def mounts(pid: int) -> tuple[str, ...]:

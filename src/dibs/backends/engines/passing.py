@@ -55,7 +55,7 @@ def decide(devices: tuple[GrantedDevice, ...], facts: Facts, env: dict[str, str]
     edits = [(str(device.id), one) for device in devices for one in _edits(device, devices)]
     for device, one in edits:
         for node in one.device_nodes:
-            _expect(node, device, facts, found)
+            expect(node, device, facts, found)
     if found.problems:
         return found
     names = list(wished) or [device.attachment.cdi_name for device in devices]
@@ -87,7 +87,7 @@ def _edits(device: GrantedDevice, devices: tuple[GrantedDevice, ...]) -> Iterabl
 # --- what must be seen
 
 
-def _expect(node: DeviceNode, device: str, facts: Facts, found: Passing) -> None:
+def expect(node: DeviceNode, device: str, facts: Facts, found: Passing) -> None:
     fact = _fact(node, device, facts, found)
     if fact is None or fact in found.expected:
         return

@@ -1,7 +1,7 @@
 """Podman: its own API (libpod), never its imitation of Docker's, which drops what it does not know.
 
-Podman can stop between making a container and running its command: everything is set up, the process waits. The look from
-outside is taken there too, so that a command which ends at once was still seen with its devices before it ran.
+Podman can stop between making a container and running its command: everything is set up, the process waits. The look
+from outside is taken there too, so that a command which ends at once was still seen with its devices before it ran.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dibs.backends.engines import rendering
+from dibs.backends.engines import early, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
@@ -123,17 +123,26 @@ class PodmanBackend(EngineBackend):
     def _make(self, client: Client, name: str, body: dict[str, Any]) -> str:
         return str(client.call("POST", "/containers/create", json={**body, "name": name})["Id"])
 
-    def _ignite(self, handle: Handle, client: Client) -> int | None:
-        return client.answer("POST", self._container(handle) + "/start", accept=(304,))[0]
+    def _ignite(self, handle: Handle, client: Client) -> int:
+        base = self.container(handle)
+        if client.answer("POST", f"{base}/init", accept=(304, 409, 500))[0] < 300:
+            document = client.call("GET", f"{base}/json")
+            pid = int(document["State"].get("Pid") or 0)
+            if pid and early.waits(pid):
+                self._check_command(handle, pid)
+                facts = self.facts()
+                env = early.environment(facts.seen(str(document.get("OCIConfigPath", ""))))
+                self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
+        return client.answer("POST", f"{base}/start", accept=(304,))[0]
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(stream=True, filters=filters)
 
     def _stats(self, handle: Handle) -> Usage:
         name = f"dibs-{handle.sandbox_id}"
-        document = self._ask(handle, "GET", "/containers/stats" + query(containers=name, stream=False))
+        document = self.ask(handle, "GET", "/containers/stats" + query(containers=name, stream=False))
         stats = document["Stats"][0]
-        host = self._ask(handle, "GET", f"/containers/{segment(name)}/json")["HostConfig"]
+        host = self.ask(handle, "GET", f"/containers/{segment(name)}/json")["HostConfig"]
         return Usage(
             cpu_seconds=int(stats.get("CPUNano") or 0) / 1e9,
             memory_bytes=int(stats.get("MemUsage") or 0),

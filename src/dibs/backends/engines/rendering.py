@@ -1,7 +1,7 @@
 """From a workload to what an engine is told, in a form that both engines' dialects are written from.
 
-`backend.render` calls it to say what would happen, `backend.create` again to do it. It looks at the image, the engine and
-the host, and changes nothing; all problems are told at once.
+`backend.render` calls it to say what would happen, `backend.create` again to do it. It looks at the image, the engine
+and the host, and changes nothing; all problems are told at once.
 """
 
 from __future__ import annotations

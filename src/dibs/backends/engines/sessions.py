@@ -1,8 +1,9 @@
 """A conversation with a process of a container, over a hijacked stream.
 
-`backend.attach` and `backend.exec` hand it out. Without a terminal both streams come in frames (one byte of stream, three
-of nothing, four of length); with one there is a single raw stream. After the last byte comes the exit, which the engine has
-to be asked for: at once where it knows, else in a thread, so that `receive` never waits longer than it was told to.
+`backend.attach` and `backend.exec` hand it out. Without a terminal both streams come in frames (one byte of stream,
+three of nothing, four of length); with one there is a single raw stream. After the last byte comes the exit, which the
+engine has to be asked for: at once where it knows, else in a thread, so that `receive` never waits longer than it was
+told to.
 
 `fileno` is an epoll descriptor: readable whenever `receive(0)` has something to give.
 """

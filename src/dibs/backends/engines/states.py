@@ -1,7 +1,7 @@
 """What an engine says about a container, as a status.
 
-Pure: `backend` gives it the engine's document and what dibs itself has noted beside it. An engine knows that a container
-ended and with which code; only dibs knows that it asked for that end, and why.
+Pure: `backend` gives it the engine's document and what dibs itself has noted beside it. An engine knows that a
+container ended and with which code; only dibs knows that it asked for that end, and why.
 """
 
 from __future__ import annotations

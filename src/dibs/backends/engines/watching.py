@@ -1,7 +1,7 @@
 """The engine's events, followed in a thread.
 
-A gateway uses it to hear at once that a container has ended, instead of asking. Events are hints, not truth: whoever hears
-one looks at the status. While the engine is away the thread tries again, and says "look at all" when it is back.
+A gateway uses it to hear at once that a container has ended, instead of asking. Events are hints, not truth: whoever
+hears one looks at the status. While the engine is away the thread tries again, and says "look at all" when it is back.
 """
 
 from __future__ import annotations

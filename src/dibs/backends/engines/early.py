@@ -1,0 +1,113 @@
+"""A look at a container between its set-up and its command.
+
+The runtime (runc) makes everything ready, then waits on a fifo to be told to run the command. In that moment its
+process is looked at from outside, exactly as a running container is: nodes, mounts, limits, namespaces. Only the
+environment is not in the process yet; it is read from what the runtime was told, changes by CDI included.
+
+Podman stops there when asked to. Docker does not: a thread of ours watches its control group while Docker starts it.
+That look is the proof for commands that end before the look after the start. Where none could be taken, there is none:
+it never makes one up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import msgspec
+
+from dibs.backends.engines import looking
+from dibs.backends.engines.cgroups import Groups, trees
+from dibs.backends.port import Observation
+from dibs.errors import BackendUnavailable
+from dibs.process import ProcessName
+
+_TICK = 0.0005  # seconds between two looks; the moment lasts for several of them
+_PLACES = ("docker/{id}", "system.slice/docker-{id}.scope", "docker.slice/docker-{id}.scope")
+
+
+def waits(pid: int) -> bool:
+    """Whether a process is a runtime's that waits to run the command."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            if file.read().strip() not in ("wait_for_partner", "fifo_open"):
+                return False
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[1:2] == [b"init"]
+    except OSError:
+        return False
+
+
+def environment(bundle: str) -> dict[str, str] | None:
+    """What the runtime was told, from its bundle's `config.json`."""
+    try:
+        with open(bundle, "rb") as file:
+            process = msgspec.json.decode(file.read())["process"]
+    except (OSError, msgspec.DecodeError, KeyError):
+        return None
+    return dict(line.partition("=")[::2] for line in process.get("env") or ())
+
+
+def look(pid: int, engine: ProcessName | None, env: dict[str, str]) -> Observation | None:
+    """As `backend.look`, of a process that was seen waiting; None if it has ended meanwhile."""
+    try:
+        return Observation(
+            looking.device_nodes(pid),
+            env,
+            looking.mounts(pid),
+            Groups(pid).limits(),
+            looking.isolation(pid, engine.pid if engine else None),
+        )
+    except BackendUnavailable:
+        return None
+
+
+class Watcher(threading.Thread):
+    """Waits for that moment of a container that somebody else starts. `stop` gives what was seen."""
+
+    def __init__(self, container: str, engine: ProcessName | None) -> None:
+        super().__init__(name="dibs-early-look", daemon=True)
+        self._engine = engine
+        self._over = threading.Event()
+        self._seen: Observation | None = None
+        self._files = [f"{tree}/{place.format(id=container)}/cgroup.procs" for tree in trees() for place in _PLACES]
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):  # the moment is short, and the machine may be busy; not everybody may ask
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+        while not self._over.wait(_TICK):
+            pid = self._first()
+            if not pid or not waits(pid):
+                continue
+            env = _bundle_environment(pid)
+            self._seen = look(pid, self._engine, env) if env is not None else None
+            if self._seen is not None:
+                return
+
+    def _first(self) -> int:
+        for name in self._files:
+            try:
+                with open(name) as file:
+                    line = file.readline().strip()
+            except OSError:
+                continue
+            if line:
+                self._files = [name]
+                return int(line)
+        return 0
+
+    def stop(self) -> Observation | None:
+        self._over.set()
+        self.join()
+        return self._seen
+
+
+def _bundle_environment(pid: int) -> dict[str, str] | None:
+    """The parent is the shim, or the runtime itself: both work in the bundle's folder."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+        return environment(f"/proc/{parent}/cwd/config.json")
+    except OSError:
+        return None

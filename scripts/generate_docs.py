@@ -108,6 +108,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "IDEMPOTENCY_KEY_REUSED": ("88", "an `Idempotency-Key` was used before, for another request; take a new one"),
     "IMAGE_AUTH_NOT_OFFERED": ("80", "`image.auth` was given; log the engine in to the registry instead"),
     "IMAGE_INVALID": ("80", "`image` cannot be the name of an image"),
+    "IMAGE_NOT_ALLOWED": ("80", "an image that is a path of the gateway's host cannot be asked for from afar"),
+    "IMAGE_UNKNOWN": ("81", "the local backend has no image of that name"),
     "INPUT_CLOSED": ("88", "input was sent to a command that was started without input"),
     "INSTALLATION_PRIVATE": (
         "80",
@@ -163,6 +165,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "PORT_INVALID": ("80", "this is not the number of a port"),
     "QUANTITY_INVALID": ("80", "not a quantity, or not one that makes sense here"),
     "QUOTA_EXCEEDED": ("85", "over what the tenant may hold; not used yet"),
+    "QUOTA_NEEDS_LIMIT": ("85", "the tenant has a quota on this, so the sandbox must say how much it may take"),
     "REQUEST_NOT_LIMIT": (
         "80",
         "`resourceRequests` and `resourceLimits` differ; dibs cannot reserve a part of a limit",
@@ -171,6 +174,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ROOT_ARCHIVE_REFUSED": ("80", "the archive given as `root` is broken, or a member of it leads outside"),
     "ROOT_INVALID": ("80", "`root` is not an absolute path"),
     "ROOT_NEEDED": ("80", "only root can do this"),
+    "ROOT_NOT_ALLOWED": ("80", "a root that is a path of the gateway's host cannot be asked for from afar"),
     "SANDBOXES_RUNNING": ("88", "the host service is not taken away while sandboxes run"),
     "SANDBOX_SETUP_FAILED": ("86", "the sandbox could not be set up; bubblewrap's words are in the reason"),
     "SESSION_CLOSED": ("88", "the connection to the command is closed"),
@@ -183,6 +187,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "SOURCE_INVALID": ("80", "a sandbox is made from exactly one of `image` and `snapshotId`"),
     "STATE_FOLDER_UNUSABLE": ("91", "the state folder cannot be made"),
     "STATE_UNUSABLE": ("91", "a state file cannot be read or written"),
+    "STILL_CREATING": ("88", "the sandbox is still being created"),
     "STILL_RUNNING": ("88", "the files of a running sandbox cannot be removed; stop it first"),
     "SYSTEM_ERROR": ("99", "the operating system refused something unexpected; its words are the reason"),
     "TAINT_INVALID": ("80", "not a taint such as `maintenance`, `maintenance=fan` or `maintenance=fan:NoExecute`"),
@@ -194,6 +199,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "TOKEN_NOT_FOUND": ("89", "there is no token of that name or id"),
     "TOKEN_UNREADABLE": ("91", "the file with the token cannot be read"),
     "TOO_MANY_CALLS": ("86", "one user has too many calls to the host service under way"),
+    "TTL_TOO_LONG": ("80", "the gateway does not let a sandbox live that long"),
     "UNKNOWN_EXTENSION": (
         "80",
         "an extension of an OpenSandbox request that dibs does not know; the known ones are listed",
@@ -206,6 +212,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "VOLUME_INVALID": ("80", "a volume of an OpenSandbox request does not say what to mount where"),
     "VOLUME_NOT_OFFERED": ("80", "a volume that is no folder of the host"),
     "WAIT_TIMEOUT": ("90", "not served while waiting; the place in the queue is told"),
+    "WISH_FOR_ANOTHER_BACKEND": ("81", "a wish that only another backend understands"),
     "WORKDIR_INVALID": ("80", "the working directory is not an absolute path of a folder"),
     "WORLD_IN_USE": ("88", "sandboxes hold simulated GPUs, so the simulated world cannot be changed now"),
     "WRONG_STATE": ("88", "the sandbox is not in a state that allows this"),

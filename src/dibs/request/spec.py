@@ -161,18 +161,17 @@ class _Reader:
         return self.words("command", remedy="write it after --")
 
     def words(self, field: str, remedy: str = "write it as a list of words") -> tuple[str, ...]:
-        code = f"{field.upper()}_INVALID"
         value = self.values.get(field, ())
         words = [value] if isinstance(value, str) else value
         if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-            self.refuse(code, field, value, "must be a list of words", remedy)
+            self.refuse(f"{field.upper()}_INVALID", field, value, "must be a list of words", remedy)
             return ()
         for word in words:
             if "\0" in word:
-                self.refuse(code, field, word, "has a NUL byte in it", "leave it out")
+                self.refuse(f"{field.upper()}_INVALID", field, word, "has a NUL byte in it", "leave it out")
                 return ()
         if words and not words[0]:
-            self.refuse(code, field, "", f"the name of the {field} is empty", remedy)
+            self.refuse(f"{field.upper()}_INVALID", field, "", f"the name of the {field} is empty", remedy)
         return tuple(words)
 
     def image(self) -> str:

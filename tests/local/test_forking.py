@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.local.bench import ENV, PATIENCE, Bench, to_the_end
@@ -70,30 +71,31 @@ def test_one_that_was_killed_is_replaced_and_its_sandboxes_live_on(forked: Bench
 @pytest.mark.parametrize("end", ["killed", "left"])
 def test_it_is_gone_with_its_owner(make_folder: Callable[[], Path], end: str) -> None:
     script = f"""
-import os, signal, sys
+import os, select, signal, sys
 from dibs.backends.local import zygote
 zygote.start("enter")
 print(zygote._mine.zygote.pid, flush=True)
 if os.fork() == 0:
-    sys.stdin.read()  # a child of the owner that outlives it holds nothing up
+    hung_up = select.poll()  # a child of the owner that outlives it, until the test lets it go, holds nothing up
+    hung_up.register(0, 0)
+    hung_up.poll()
     os._exit(0)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL) if {end == "killed"} else None
 """
-    owner = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert owner.stdin is not None
-    assert owner.stdout is not None
-    fd = os.pidfd_open(int(owner.stdout.readline()))
-    try:
-        assert select.select([fd], [], [], 0)[0] == []
-        owner.stdin.write("\n")
-        owner.stdin.flush()
-        owner.wait(PATIENCE)
-        assert select.select([fd], [], [], PATIENCE)[0] == [fd]
-    finally:
-        os.close(fd)
-        owner.stdin.close()
-        owner.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", script], stdin=PIPE, stdout=PIPE, text=True) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        fd = os.pidfd_open(int(owner.stdout.readline()))
+        try:
+            assert select.select([fd], [], [], 0)[0] == []
+            owner.stdin.write("\n")
+            owner.stdin.flush()
+            owner.wait(PATIENCE)
+            assert select.select([fd], [], [], PATIENCE)[0] == [fd]
+        finally:
+            os.close(fd)
+            owner.stdin.close()
 
 
 def test_no_process_has_a_descriptor_of_another_one(forked: Bench) -> None:

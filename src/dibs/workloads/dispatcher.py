@@ -21,7 +21,7 @@ from dibs.backends.port import Handle, Phase
 from dibs.errors import DibsError, Problem, Timeout
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
-from dibs.process import absent, myself
+from dibs.process import ProcessName, absent, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.creation import Creation, Order, Pending, withdraw
@@ -33,10 +33,12 @@ from dibs.workloads.service import Workloads
 _LOG = logging.getLogger("dibs.dispatcher")
 _QUICK = 0.05  # seconds between two looks while somebody waits
 _CALM = 0.25
+_BREATH = 0.02  # between two looks in any case: however often something changes, looking is not all that is done
 _THOROUGH = 2.0  # and between two looks at everything, whether anything seems to have changed or not
 _SERVED_AT_ONCE = 64  # who stands further back is looked at when it is his turn
 
 Work = tuple[Order, Prepared | None]
+_HANDLE = msgspec.json.Decoder(Handle)
 
 
 class Dispatcher:
@@ -56,6 +58,7 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._on_ready = on_ready
+        self._keepers: dict[tuple[str, str], ProcessName | None] = {}  # of the watcher alone
         self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
         self._threads += [
             threading.Thread(target=self._deliver_all, name=f"dibs-deliver-{number}", daemon=True)
@@ -109,32 +112,38 @@ class Dispatcher:
                     return
                 order, prepared = work
                 try:
-                    self._deliver(workloads, order, prepared)
+                    delivered = self._deliver(workloads, order, prepared)
                 finally:
                     with self._lock:
                         self._in_hand.discard(order.sandbox_id)
-                self._wake.set()
+                if not delivered:
+                    self._wake.set()  # its devices may be free again
 
-    def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> None:
-        creation = Creation(workloads.home, workloads.ledger)
+    def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> bool:
+        """Whether it runs now. Never raises: this thread goes on with the next one."""
         try:
+            creation = Creation(workloads.home, workloads.ledger)
             row = workloads.ledger.sandbox(order.sandbox_id)
             if row.state == "stopping" and row.handle is None:
                 self._let_go(workloads, order)
             if row.state != "creating":
-                return  # it is past this already: whatever runs there now is not ours to touch
+                return False  # it is past this already: whatever runs there now is not ours to touch
             if prepared is None:
                 prepared = self._again(workloads, creation, order)
             creation.deliver(order, prepared)
-        except DibsError as error:
-            # The sandbox has its end and its reasons in the ledger; whoever asked reads them there.
-            _LOG.warning("sandbox not delivered", extra={"sandbox": order.sandbox_id, "code": error.code})
-        except Exception:  # noqa: BLE001 - this thread must go on with the next; the trace is in the log
-            _LOG.exception("sandbox not delivered", extra={"sandbox": order.sandbox_id})
-        else:
             if self._on_ready is not None:
                 row = workloads.sandbox(order.sandbox_id)
                 self._on_ready(row, time.time() - row.created_at)
+        except DibsError as error:
+            # The sandbox has its end and its reasons in the ledger; whoever asked reads them there. If it is the ledger
+            # that is away, the row stays as it is, and is taken up again (`_take_over`).
+            data = {"sandbox": order.sandbox_id, "code": error.code, "reason": str(error)}
+            _LOG.warning("sandbox not delivered", extra={"data": data})
+        except Exception:  # noqa: BLE001 - the trace is in the log
+            _LOG.exception("sandbox not delivered", extra={"data": {"sandbox": order.sandbox_id}})
+        else:
+            return True
+        return False
 
     def _let_go(self, workloads: Workloads, order: Order) -> None:
         """It was removed before it was its turn."""
@@ -159,32 +168,45 @@ class Dispatcher:
         with self._make() as workloads:
             seen, looked = -1, 0.0
             while not self._stopping.is_set():
+                waiting = False
                 try:
                     seen, looked = self._look(workloads, seen, looked)
                     waiting = any(ticket.sandbox_id for ticket in workloads.ledger.tickets())
                 except DibsError as error:
                     # The ledger or an engine is away. Nothing is decided meanwhile; it is asked again.
-                    _LOG.warning("cannot look: %s", error, extra={"code": error.code})
-                    waiting = False
+                    _LOG.warning("cannot look: %s", error, extra={"data": {"code": error.code}})
+                except Exception:  # noqa: BLE001 - without this thread nothing is ever freed again
+                    _LOG.exception("cannot look")
+                self._stopping.wait(_BREATH)
                 self._wake.wait(_QUICK if waiting else _CALM)
 
     def _look(self, workloads: Workloads, seen: int, looked: float) -> tuple[int, float]:
-        """One look; cheap if nothing has happened."""
+        """One look; cheap if nothing has happened. Everything is compared only now and then, or if something is gone:
+        with hundreds of sandboxes that is work which answers would wait for."""
         ledger = workloads.ledger
         nudged = self._wake.is_set()
         self._wake.clear()
         changes, now = ledger.changes_by_others(), time.monotonic()
         thorough = now - looked >= _THOROUGH
-        if not (nudged or thorough or changes != seen or _any_gone(ledger.sandboxes(live_only=True))):
-            return seen, looked
-        reconcile(ledger, workloads.registry)
-        self._serve_queue(workloads)
+        if thorough or self._any_gone(workloads):
+            reconcile(ledger, workloads.registry)
+            nudged = True
+        if nudged or changes != seen:
+            self._serve_queue(workloads)
         if thorough:
             self._take_over(workloads)
             self._forget_values(workloads)
             self._end_overdue(workloads)
             looked = now
-        return ledger.changes_by_others(), looked
+        return changes, looked
+
+    def _any_gone(self, workloads: Workloads) -> bool:
+        """Whether the keeper of a sandbox has ended. What a handle says is read once, it does not change."""
+        known: dict[tuple[str, str], ProcessName | None] = {}
+        for key in workloads.ledger.living():
+            known[key] = self._keepers[key] if key in self._keepers else _HANDLE.decode(key[1]).keeper
+        self._keepers = known
+        return any(keeper is not None and absent(keeper) for keeper in known.values())
 
     def _serve_queue(self, workloads: Workloads) -> None:
         ledger = workloads.ledger
@@ -257,14 +279,6 @@ class Dispatcher:
 
 def _unfinished(workloads: Workloads, order: Order) -> Handle:
     return Handle(order.backend.name, order.sandbox_id, str(workloads.home.sandbox(order.sandbox_id)))
-
-
-def _any_gone(rows: list[SandboxRow]) -> bool:
-    for row in rows:
-        keeper = handle_of(row).keeper
-        if keeper is not None and absent(keeper):
-            return True
-    return False
 
 
 def _row_of(workloads: Workloads, ticket: Ticket) -> SandboxRow | None:

@@ -54,6 +54,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
     make = maker(settings, home, host_service=host_service)
     pool = Pool(make, threads=settings.gateway.threads)
     metrics = Metrics()
+    metrics.in_threads.set_function(lambda: pool.long_running)
 
     def delivered(row: SandboxRow, seconds: float) -> None:
         metrics.create_seconds.labels(row.backend, "ready").observe(seconds)

@@ -44,6 +44,11 @@ class Metrics:
             ("backend", "outcome"), buckets=_CREATE_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self.connections = Gauge("dibs_streams", "Open streams and WebSockets.", ("kind",), registry=self.registry)
+        self.in_threads = Gauge(
+            "dibs_work_in_threads",
+            "Stops, copies and streams that run in threads now.",
+            registry=self.registry,
+        )
         info = Gauge("dibs_build_info", "The version of this gateway.", ("version",), registry=self.registry)
         info.labels(__version__).set(1)
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from dibs.errors import DibsError
 from dibs.gateway.auth import OPEN_PATHS
 from dibs.gateway.logs import log
-from dibs.gateway.problems import Refused, body_of
+from dibs.gateway.problems import ClientGone, Refused, body_of
 
 if TYPE_CHECKING:
     from dibs.gateway.state import Gateway
 
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _UPLOAD = re.compile(r"/api/v1/sandboxes/[^/]+/files$|(?:/v1)?/sandboxes/[^/]+/proxy/", re.ASCII)
-_DRAINED = 1 << 20  # a refused body up to this size is read to its end, so that its sender sees the answer
+_DRAINED = 1 << 20  # behind a refused body up to this size the connection goes on
+_LINGER = 2.0  # seconds, and bytes, that are read on after a refusal
+_LINGERED = 256 << 20
 STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson", b"application/x-tar")
 
 
@@ -132,6 +134,7 @@ class _Exchange:
                 raise too_large(self._limit)
         else:
             self._whole = True
+            raise ClientGone
         return message
 
     async def send(self, message: Any) -> None:
@@ -153,31 +156,30 @@ class _Exchange:
         status, media_type, body, extra = body_of(error, self._scope["path"], request_id)
         headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
         headers += [(name.lower().encode(), value.encode()) for name, value in extra.items()]
-        if not await self._drain() and not any(name == b"connection" for name, _ in headers):
+        if self._more_than(_DRAINED) and not any(name == b"connection" for name, _ in headers):
             headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        await self._drain()
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _drain(self) -> bool:
-        """Read what is left of a small body. False if there is more, and the connection must be closed."""
-        length = -1
+    def _more_than(self, limit: int) -> bool:
+        """Whether more of the body may still come than we would read."""
         for name, value in self._scope["headers"]:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                return False
-        if length <= 0 or self._whole:
-            return True
-        if length > _DRAINED:
-            return False
+            if name == b"transfer-encoding" or (name == b"content-length" and int(value) > limit):
+                return not self._whole
+        return False
+
+    async def _drain(self) -> None:
+        """Read on for a while after a refusal: if we hung up on a sender, it would not see the answer."""
         try:
-            async with asyncio.timeout(1.0):
-                while True:
+            async with asyncio.timeout(_LINGER):
+                while not self._whole and self._came < _LINGERED:
                     message = await self._receive()
-                    if message["type"] != "http.request" or not message.get("more_body", False):
-                        return bool(message["type"] == "http.request")
+                    self._came += len(message.get("body", b""))
+                    self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         except TimeoutError:
-            return False
+            return
 
 
 def too_large(limit: int) -> Refused:

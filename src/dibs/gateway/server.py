@@ -33,6 +33,7 @@ from dibs.home import Home
 from dibs.settings import OFF, GatewaySettings, Settings, address
 
 _PEER = struct.Struct("3i")
+_LINGER = 1.0  # seconds between a last answer and hanging up
 _KEEP_ALIVE_IDLE = 60  # seconds before the kernel asks whether a silent peer is still there
 
 
@@ -172,6 +173,7 @@ class Protocol(H11Protocol):
     head_timeout = 15.0
     max_connections = 4096
     _head_timer: asyncio.TimerHandle | None = None
+    _ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -192,6 +194,8 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._ending:
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._head_came()
@@ -235,7 +239,12 @@ class Protocol(H11Protocol):
             answer += self.conn.send(h11.Data(data=body)) or b""
             answer += self.conn.send(h11.EndOfMessage()) or b""
             self.transport.write(answer)
-        self.transport.close()
+        # Whoever still sends would not see the answer if we hung up now.
+        self._ending = True
+        self._head_came()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER, self.transport.close)
 
 
 def protocol_for(settings: GatewaySettings) -> type[Protocol]:

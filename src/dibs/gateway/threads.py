@@ -33,6 +33,7 @@ class Pool:
         self._mine = threading.local()
         self._short = ThreadPoolExecutor(threads, "dibs-short")
         self._long = ThreadPoolExecutor(_LONG_THREADS, "dibs-long")
+        self.long_running = 0
         self._streams: set[_Stream[Any]] = set()
         self._closed = False
 
@@ -65,7 +66,14 @@ class Pool:
     def _submit(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
         if self._closed:
             raise BackendUnavailable("the gateway is stopping", field="gateway", code="STOPPING", remedy="try again")
-        return asyncio.get_running_loop().run_in_executor(executor, work)
+        done = asyncio.get_running_loop().run_in_executor(executor, work)
+        if executor is self._long:
+            self.long_running += 1
+            done.add_done_callback(self._one_less)
+        return done
+
+    def _one_less(self, _: object) -> None:
+        self.long_running -= 1
 
     @contextlib.asynccontextmanager
     async def stream(

@@ -31,7 +31,7 @@ async function life() {
   const sandbox = await Sandbox.create({
     connectionConfig, image, extensions, timeoutSeconds: 600,
     resource: { cpu: "1", memory: "512Mi", gpu: "2" }, resourceRequests: { gpu: "2" },
-    metadata: { purpose: "npm", odd: "a=b&c %1" }, env: { GREETING: "hello" },
+    metadata: { purpose: "npm", odd: "a=b+c d" }, env: { GREETING: "hello" },
     entrypoint: ["sh", "-c", "echo the entrypoint speaks; exec sleep 1000"],
   });
   const info = await sandbox.getInfo();
@@ -99,7 +99,7 @@ async function life() {
 
   const manager = SandboxManager.create({ connectionConfig });
   await sandbox.patchMetadata({ purpose: "listing" });
-  const metadata = { purpose: "listing", odd: "a=b&c %1" };
+  const metadata = { purpose: "listing", odd: "a=b+c d" };
   const page = await manager.listSandboxInfos({ states: ["running"], metadata, pageSize: 1 });
   assert.deepEqual(page.items.map((one) => one.id), [sandbox.id]);
   assert.equal(page.pagination.hasNextPage, false);

@@ -142,13 +142,14 @@ async def background(sandbox: Any) -> None:
         return None if status.running else status
 
     status = await until(over)
-    assert status.exit_code == 4
+    assert status.exit_code == 4, status
     assert status.started_at <= status.finished_at
     logs = await sandbox.commands.get_background_command_logs(begun.id)
     assert sorted(logs.content.split()) == ["one", "two"]
     assert (await sandbox.commands.get_background_command_logs(begun.id, cursor=logs.cursor)).content == ""
     long = await sandbox.commands.run("sleep 1000", opts=opts)
-    assert (await sandbox.commands.get_command_status(long.id)).running
+    seen = await sandbox.commands.get_command_status(long.id)
+    assert seen.running, seen
     await sandbox.commands.interrupt(long.id)
 
     async def ended() -> bool:

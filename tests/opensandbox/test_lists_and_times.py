@@ -38,9 +38,18 @@ def test_the_metadata_filter_of_the_sdk_is_read_back_whole(metadata: dict[str, s
     assert listing.read_query(pairs).metadata == metadata
 
 
+def test_a_filter_of_the_npm_sdk_which_encodes_once_only_is_taken_by_its_letters() -> None:
+    assert listing.read_query([("metadata", "a=b+c d&e=1=2&f=100%")]).metadata == {
+        "a": "b+c d",
+        "e": "1=2",
+        "f": "100%",
+    }
+
+
 @pytest.mark.parametrize(
     "pair",
-    [("page", "0"), ("page", "x"), ("page", "-1"), ("pageSize", "201"), ("pageSize", "0"), ("metadata", "novalue"),
+    [("page", "0"), ("page", "x"), ("page", "-1"), ("pageSize", "201"), ("pageSize", "0"), ("metadata", "novalue"), ("metadata", "=v"),
+     ("metadata", "a=1&" * 60),
      ("metadata", "a=1&a=2"), ("limit", "3"), ("page", "٣")],
 )  # fmt: skip
 def test_a_wrong_parameter_is_refused(pair: tuple[str, str]) -> None:

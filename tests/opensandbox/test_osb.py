@@ -64,7 +64,9 @@ def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> Non
 
     seen = osb("command", "run", sandbox, "-w", "/tmp", "-o", "raw", "--", "sh", "-c", "echo $PWD $GREETING").stdout
     assert "/tmp hello" in seen
-    osb("command", "run", sandbox, "-o", "raw", "--", "sh", "-c", "exit 3", code=3)
+    assert (
+        "CommandExecError: 3" in osb("command", "run", sandbox, "-o", "raw", "--", "sh", "-c", "exit 3", code=1).stderr
+    )
     begun = data(osb("command", "run", sandbox, "-d", "-o", "json", "--", "sleep", "1000"))
     execution = begun["execution_id"]
     assert data(osb("command", "status", sandbox, execution, "-o", "json"))["running"]
@@ -73,7 +75,8 @@ def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> Non
     osb("command", "logs", sandbox, execution, "-o", "raw")
     session = data(osb("command", "session", "create", sandbox, "-o", "json"))["session_id"]
     osb("command", "session", "run", sandbox, session, "--", "export", "MOOD=good")
-    assert "good" in osb("command", "session", "run", sandbox, session, "--", "echo", "$MOOD").stdout
+    shown = osb("command", "session", "run", sandbox, session, "--", "sh", "-c", "echo $MOOD").stdout
+    assert "good" in shown
     osb("command", "session", "delete", sandbox, session)
 
     osb("file", "mkdir", sandbox, "/tmp/osb")

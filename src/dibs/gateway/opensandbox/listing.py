@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 import msgspec
 
@@ -73,19 +73,20 @@ def _number(values: Mapping[str, list[str]], name: str, default: int, most: int,
 
 
 def _metadata(text: str, problems: list[Problem]) -> dict[str, str]:
-    """`k=v&k2=v2`, each side percent-encoded once more than the query around it."""
-    if not text:
-        return {}
-    try:
-        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=_MOST_FILTERS)
-    except ValueError:
-        remedy = "write it as key=value&key2=value2, each side percent-encoded"
-        problems.append(
-            Problem("PARAMETER_INVALID", "metadata", quoted(text)[1:-1], "this is not a list of pairs", remedy)
-        )
-        return {}
+    """`k=v&k2=v2`, each side percent-encoded once more than the query around it.
+
+    The npm SDK leaves that out. So a plus is a plus, and a percent sign that begins no code stands for itself.
+    """
     found: dict[str, str] = {}
-    for key, value in pairs:
+    parts = text.split("&", _MOST_FILTERS) if text else []
+    for part in parts:
+        left, equals, right = part.partition("=")
+        key, value = unquote(left), unquote(right)
+        if not equals or not key or len(parts) > _MOST_FILTERS:
+            remedy = "write it as key=value&key2=value2, each side percent-encoded"
+            reason = f"this is not a list of up to {_MOST_FILTERS} pairs"
+            problems.append(Problem("PARAMETER_INVALID", "metadata", quoted(text)[1:-1], reason, remedy))
+            return {}
         if found.get(key, value) != value:
             reason = f"{quoted(key)} cannot have two values at once"
             problems.append(Problem("PARAMETER_INVALID", "metadata", quoted(text)[1:-1], reason))

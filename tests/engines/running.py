@@ -1,8 +1,8 @@
 """Real engines, started for tests and stopped without a trace.
 
-An engine runs in a Debian root of its own (`installing`), in mount and network namespaces that a holder process keeps: so
-it leaves no firewall rule, no bridge and no mount on the host, and can be killed and started again as on a real machine.
-`/tmp` is the host's, so that paths of tests are the same inside. Everything that it makes lies in one folder.
+An engine runs in a Debian root of its own (`installing`), in mount and network namespaces that a holder process keeps:
+so it leaves no firewall rule, no bridge and no mount on the host, and can be killed and started again as on a real
+machine. `/tmp` is the host's, so that paths of tests are the same inside. Everything that it makes lies in one folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ mount --rbind /sys {root}/sys
 mount --rbind /dev {root}/dev
 mount -t tmpfs tmpfs {root}/run
 mount --rbind /tmp {root}/tmp
-mkdir -p {root}/etc/cdi {root}/.old
+mkdir -p {root}/etc/cdi {root}/run/cdi {root}/.old
 mount --bind {folder}/etc-cdi {root}/etc/cdi
+mount --bind {folder}/home/cdi {root}/run/cdi
 cd {root}
 pivot_root . .old
 umount -l /.old
@@ -44,7 +45,10 @@ exec sleep infinity
 
 
 class Engine:
-    """One engine: `docker` or `podman`. `cdi` is a folder of specs that it reads beside /etc/cdi (here: `etc_cdi`)."""
+    """One engine: `docker` or `podman`. `cdi` is a folder of specs that it reads beside /etc/cdi (here: `etc_cdi`).
+
+    Docker is told of it; for Podman it is the other of its two usual places, since only newer ones can be told.
+    """
 
     def __init__(self, kind: str, suite: str = "trixie", *, cdi_on: bool = True) -> None:
         self.kind = kind
@@ -70,9 +74,9 @@ class Engine:
         """Start it, or start it again after it was killed."""
         if self._holder is None:
             script = _HOLD.format(root=self.root, folder=self.folder)
-            self._holder = subprocess.Popen(
+            self._holder = self._popen(
                 ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log.open("ab"), start_new_session=True,
+                None,
             )  # fmt: skip
             assert self._holder.stdout is not None
             if self._holder.stdout.readline().strip() != b"ready":
@@ -82,11 +86,9 @@ class Engine:
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
             "CONTAINERS_CONF": str(self.folder / "containers.conf"), "XDG_RUNTIME_DIR": "/run",
         }  # fmt: skip
-        self._daemon = subprocess.Popen(
-            ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--", *self._command()],
-            stdin=subprocess.DEVNULL, stdout=self.log.open("ab"), stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+        self._daemon = self._popen(
+            ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--", *self._command()], environment
+        )
         deadline = time.monotonic() + PATIENCE
         while not self.answers():
             if self._daemon.poll() is not None or time.monotonic() > deadline:
@@ -94,12 +96,20 @@ class Engine:
             time.sleep(0.02)
         return self
 
+    def _popen(self, words: list[str], env: dict[str, str] | None) -> subprocess.Popen[bytes]:
+        """The holder says when it is ready; everything else goes to the log."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log if env is not None else subprocess.PIPE, stderr=log,
+                env=env, start_new_session=True,
+            )  # fmt: skip
+
     def _command(self) -> list[str]:
         folder = self.folder
         if self.kind == "docker":
             config = {
                 "features": {"cdi": self.cdi_on},
-                "cdi-spec-dirs": ["/etc/cdi", str(self.cdi)],
+                "cdi-spec-dirs": ["/etc/cdi", "/run/cdi"],
                 "data-root": f"{folder}/data",
                 "exec-root": f"/run/{folder.name}",
                 "pidfile": f"/run/{folder.name}.pid",
@@ -117,7 +127,6 @@ class Engine:
             'default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'  # root here may not raise them
             "[engine]\n"
             'cgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
-            f'cdi_spec_dirs = ["/etc/cdi", "{self.cdi}"]\n'
         )
         return [
             "podman", "--root", f"{folder}/data", "--runroot", f"/run/{folder.name}", "--storage-driver", "overlay",

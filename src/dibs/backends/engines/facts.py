@@ -77,8 +77,14 @@ def architecture(machine: str = "") -> str:
     return ARCHITECTURES.get(machine, machine)
 
 
-def podman_spec_dirs(facts_root: str, environ: dict[str, str]) -> tuple[str, ...]:
-    """The folders that Podman reads: what its configuration says, else the usual ones. The last file wins."""
+def podman_spec_dirs(version: str, facts_root: str, environ: dict[str, str]) -> tuple[str, ...]:
+    """The folders that Podman reads: what its configuration says, else the usual ones. The last file wins.
+
+    Before 5.5 it does not look at its own setting; 5.5 itself has one folder less by default.
+    """
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if release < (5, 5):
+        return DEFAULT_SPEC_DIRS
     files = [environ["CONTAINERS_CONF"]] if environ.get("CONTAINERS_CONF") else []
     if not files:
         files = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"]
@@ -93,7 +99,7 @@ def podman_spec_dirs(facts_root: str, environ: dict[str, str]) -> tuple[str, ...
             files.append(f"{own}/containers/containers.conf")
     if environ.get("CONTAINERS_CONF_OVERRIDE"):
         files.append(environ["CONTAINERS_CONF_OVERRIDE"])
-    found: tuple[str, ...] = DEFAULT_SPEC_DIRS
+    found: tuple[str, ...] = DEFAULT_SPEC_DIRS if release > (5, 5) else DEFAULT_SPEC_DIRS[:1]
     for path in files:
         try:
             with open(resolved(facts_root, path) if facts_root else path, "rb") as file:

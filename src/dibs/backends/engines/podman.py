@@ -52,19 +52,18 @@ class PodmanBackend(EngineBackend):
             machine = str(host.get("arch", ""))
             limits = limits & frozenset(host.get("cgroupControllers") or ())
             root = ""
-        facts = Facts(
+        return Facts(
             version=self._version,
             architecture=architecture(machine),
             peer=peer,
             cdi=True,
-            cdi_dirs=podman_spec_dirs(root, environ),
+            cdi_dirs=podman_spec_dirs(self._version, root, environ),
             limits=limits,
             init=init,
             rootless=rootless,
             swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
             or os.path.exists("/sys/fs/cgroup/cgroup.controllers"),
         )
-        return facts
 
     def _body(self, form: rendering.Form) -> dict[str, Any]:
         workload, devices = form.workload, form.devices

@@ -59,7 +59,12 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
     def delivered(row: SandboxRow, seconds: float) -> None:
         metrics.create_seconds.labels(row.backend, "ready").observe(seconds)
 
-    dispatcher = Dispatcher(make, workers=settings.gateway.delivery_workers, on_ready=delivered)
+    dispatcher = Dispatcher(
+        make,
+        workers=settings.gateway.delivery_workers,
+        on_ready=delivered,
+        in_flight=lambda: pool.in_flight,
+    )
     gateway = Gateway(
         settings=settings,
         home=home,

@@ -36,6 +36,8 @@ class Pool:
         self.long_running = 0
         self._streams: set[_Stream[Any]] = set()
         self._closed = False
+        self._asked = 0  # short calls that were begun, and that have ended: of the loop's thread alone
+        self._answered = 0
 
     def workloads(self) -> Workloads:
         """The `Workloads` of the calling thread."""
@@ -47,13 +49,25 @@ class Pool:
 
     async def call(self, work: Callable[Concatenate[Workloads, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work(workloads, …)` in a thread. For what takes milliseconds."""
-        return await self._submit(self._short, lambda: work(self.workloads(), *args, **kwargs))
+        return await self._soon(lambda: work(self.workloads(), *args, **kwargs))
 
     async def call_as(
         self, who: Identity, work: Callable[Concatenate[Workloads, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As `call`, with what `who` may see and touch."""
-        return await self._submit(self._short, lambda: work(self.workloads().seen_by(who), *args, **kwargs))
+        return await self._soon(lambda: work(self.workloads().seen_by(who), *args, **kwargs))
+
+    async def _soon(self, work: Callable[[], T]) -> T:
+        self._asked += 1
+        try:
+            return await self._submit(self._short, work)
+        finally:
+            self._answered += 1
+
+    @property
+    def in_flight(self) -> int:
+        """How many short questions wait for their answer now."""
+        return self._asked - self._answered
 
     async def call_long(self, work: Callable[Concatenate[Workloads, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `call`, for what may take seconds. It is finished even if the caller goes away meanwhile."""

@@ -35,6 +35,8 @@ _QUICK = 0.05  # seconds between two looks while somebody waits
 _CALM = 0.25
 _BREATH = 0.02  # between two looks in any case: however often something changes, looking is not all that is done
 _THOROUGH = 2.0  # and between two looks at everything, whether anything seems to have changed or not
+_BURST = 4  # callers at once that make a burst
+_POLITE = 0.5  # seconds that a delivery lets a burst go first
 _SERVED_AT_ONCE = 64  # who stands further back is looked at when it is his turn
 
 Work = tuple[Order, Prepared | None]
@@ -50,7 +52,10 @@ class Dispatcher:
         *,
         workers: int = 4,
         on_ready: Callable[[SandboxRow, float], None] | None = None,
+        in_flight: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`on_ready` is told what was delivered, and how long that took; `in_flight` says how many callers wait for an
+        answer: those go first."""
         self._make = make
         self._work: queue.Queue[Work | None] = queue.Queue()
         self._in_hand: set[str] = set()  # what this gateway is making, or about to
@@ -58,6 +63,7 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._on_ready = on_ready
+        self._in_flight = in_flight
         self._keepers: dict[tuple[str, str], ProcessName | None] = {}  # of the watcher alone
         self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
         self._threads += [
@@ -111,6 +117,7 @@ class Dispatcher:
                 if self._stopping.is_set():
                     return
                 order, prepared = work
+                self._let_answers_go_first()
                 try:
                     delivered = self._deliver(workloads, order, prepared)
                 finally:
@@ -118,6 +125,13 @@ class Dispatcher:
                         self._in_hand.discard(order.sandbox_id)
                 if not delivered:
                     self._wake.set()  # its devices may be free again
+
+    def _let_answers_go_first(self) -> None:
+        """A burst of requests is answered before what they asked for is made: an answer takes a millisecond, a sandbox
+        keeps a processor busy for a hundred. Not for long: whoever was accepted is not put off by those who come."""
+        until = time.monotonic() + _POLITE
+        while self._in_flight() > _BURST and time.monotonic() < until and not self._stopping.wait(_BREATH):
+            pass
 
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> bool:
         """Whether it runs now. Never raises: this thread goes on with the next one."""

@@ -1,7 +1,7 @@
 """How leased devices get into a container: by CDI name, by NVIDIA's own request, or as plain nodes.
 
 Pure but for looking at specs and nodes; `rendering` calls it. In this order:
-1. by CDI name, if the engine has CDI on and knows the name, and means the same device by it: its spec has the same nodes;
+1. by CDI name, if the engine has CDI on, knows the name, and means the same device by it: its spec has the same nodes;
 2. where the engine has no CDI at all, by NVIDIA's own request with the exact device id, if it is NVIDIA's card;
 3. as nodes, variables and mounts, if that is all that the device's spec asks for. What it says is then done by dibs.
 Otherwise it is refused, with what would have to change. It never passes a device by count, and never two ways at once.

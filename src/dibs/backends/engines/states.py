@@ -6,7 +6,7 @@ container ended and with which code; only dibs knows that it asked for that end,
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from typing import Any
 
@@ -34,7 +34,7 @@ def seconds(text: str) -> float:
     if match is None or text.startswith("0001-"):
         return 0.0
     zone = "+00:00" if match[3] == "Z" else match[3]
-    whole = datetime.datetime.fromisoformat(match[1] + zone).timestamp()
+    whole = dt.datetime.fromisoformat(match[1] + zone).timestamp()
     return whole + (float(match[2]) if match[2] else 0.0)
 
 

@@ -20,7 +20,7 @@ from dibs.backends.port import Exit, Output
 from dibs.errors import DibsError, InvalidRequest
 from dibs.gateway.execd import answers, events, scripts
 from dibs.gateway.execd.book import CommandBook, Record
-from dibs.gateway.execd.inside import Inside, Said, Started
+from dibs.gateway.execd.inside import Inside, RuntimeProblem, Said, Started
 
 GRACE = 3.0  # seconds between asking a command to end and making it
 GLANCE = 0.1  # seconds between two looks at a command that was asked to end
@@ -227,7 +227,8 @@ class Commands:
         started = await inside.start(
             scripts.BACKGROUND, command_id, wait, scripts.BACKGROUND_CHILD, *words, cwd=request.cwd or "", env=envs
         )
-        started.session.abandon()  # its watcher is in the sandbox
+        async with started.session:  # hung up as soon as its watcher needs us no more
+            await _ready(started)
         content = request.command if request.command is not None else " ".join(request.argv or ())
         record = Record(command_id, inside.sandbox_id, content, at, started.hello.room, user)
         try:
@@ -309,6 +310,17 @@ class Commands:
             late = asyncio.get_running_loop().time() > until
             ask = (scripts.STOP, record.folder, "KILL") if late else (scripts.STATUS, record.folder)
             await self._learn(record, await inside.run(*ask))
+
+
+async def _ready(started: Started) -> None:
+    said = b""
+    pieces = started.early
+    while b"dibs:ready\n" not in said:
+        said += b"".join(piece.data for piece in pieces if isinstance(piece, Output))
+        if started.session.exit is not None and b"dibs:ready\n" not in said:
+            raise RuntimeProblem(f"the command was not started: {said.decode('utf-8', 'replace').strip()}")
+        if b"dibs:ready\n" not in said:
+            pieces = await started.session.next()
 
 
 def status_data(record: Record) -> dict[str, Any]:

@@ -67,8 +67,11 @@ def refusal(error: ScriptFailed, paths: Sequence[str]) -> DibsError:
         "symlink": "it is a symbolic link, not a folder",
         "exists": "there is something already",
         "root": "the root of the sandbox cannot be removed",
-        "cwd": "the working directory cannot be used",
     }
+    if error.word == "cwd":
+        return InvalidRequest(
+            "there is no such folder, or it cannot be entered", field="cwd", code="INVALID_REQUEST_BODY"
+        )
     if error.word in reasons:
         return InvalidRequest(reasons[error.word], field="path", value=path, code="INVALID_FILE")
     if error.word == "denied" or "Permission denied" in said or "Operation not permitted" in said:

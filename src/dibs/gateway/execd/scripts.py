@@ -102,16 +102,18 @@ exec sh -i
 PIPES = TERMINAL.replace("exec bash -i", "exec bash").replace("exec sh -i", "exec sh")
 
 # The process of this script stays and watches over the command, which gets a session and a process group of its own.
-# Whoever started it hangs up after the greeting. In the command's folder: log, sup (who watches), pid, exit, late.
+# Whoever started it hangs up when the command says that it is ready: before, that would end it, too. In the command's
+# folder: log, sup (who watches), pid, exit, late.
 # token, place, cwd, id, seconds or nothing, then as COMMAND
-_BACKGROUND_CHILD = (
+BACKGROUND_CHILD = (
     r"""
 dibs_r=$1; shift
 look() { set -- ${dibs_s##*) }; dibs_g=$3 dibs_t=${20}; }
 dibs_s= dibs_g=0 dibs_t=0
 IFS= read -r dibs_s <"/proc/$$/stat" && look
 printf '%s %s %s\n' "$$" "$dibs_g" "$dibs_t" >"$dibs_r/pid.new" && mv "$dibs_r/pid.new" "$dibs_r/pid"
-exec >>"$dibs_r/log" 2>&1
+printf 'dibs:ready\n' >&3
+exec 3>&- >>"$dibs_r/log" 2>&1
 """
     + _RUN
 )
@@ -122,10 +124,12 @@ enter "$dibs_cwd"; room; greet
 dibs_r=$dibs_b/$1 dibs_wait=$2 dibs_child=$3; shift 3
 (umask 077; mkdir "$dibs_r" && : >"$dibs_r/log") 2>/dev/null || fail room
 printf '%s %s\n' "$$" "$dibs_t" >"$dibs_r/sup" || fail room
-if command -v setsid >/dev/null 2>&1; then trap : HUP; else trap '' HUP; fi
+trap : HUP
 hello
-exec </dev/null >/dev/null 2>&1
+exec 3>&2 </dev/null >/dev/null 2>&1
+dibs_own=; if command -v setsid >/dev/null; then dibs_own=setsid; fi
 dibs_w=
+trap '' HUP
 if [ -n "$dibs_wait" ]; then
   (
     trap 'kill "$dibs_z"; exit 0' TERM
@@ -136,14 +140,13 @@ if [ -n "$dibs_wait" ]; then
     if [ "$dibs_p" = "$dibs_g" ]; then kill -KILL "-$dibs_g"; else kill -KILL "$dibs_p"; fi
   ) & dibs_w=$!
 fi
-dibs_own=; if command -v setsid >/dev/null; then dibs_own=setsid; fi
+if [ -n "$dibs_own" ]; then trap : HUP; fi
 $dibs_own sh -c "$dibs_child" sh "$dibs_r" "$@"
 dibs_code=$?
 printf '%s %s\n' "$dibs_code" "$(date +%s)" >"$dibs_r/exit.new" && mv "$dibs_r/exit.new" "$dibs_r/exit"
 if [ -n "$dibs_w" ]; then kill "$dibs_w"; fi
 """
 )
-BACKGROUND_CHILD = _BACKGROUND_CHILD
 
 _STATE = r"""
 look() { set -- ${s##*) }; t=${20}; }
@@ -198,7 +201,7 @@ SHELL_END = _GREET + 'room; [ -d "$dibs_b/$1" ] || fail session; rm -rf "$dibs_b
 # In bash: variables, functions, aliases and options. The folder's name and the text are set after what was kept.
 SHELL_BASH = r"""
 if [ -f "$1/vars" ]; then . "$1/vars" 2>/dev/null; fi
-__dibs_dir=$1 __dibs_text=$2
+__dibs_dir=$1 __dibs_text=$2 PWD=$4
 eval "$3"
 trap '{ __dibs_code=$? __dibs_set=$(set +o); set +xeu; } 2>/dev/null
 { declare -p; declare -f; shopt -p; alias -p; } >"$__dibs_dir/vars.new" 2>/dev/null
@@ -211,7 +214,7 @@ eval "$__dibs_text"
 """
 SHELL_SH = r"""
 if [ -f "$1/vars" ]; then . "$1/vars" 2>/dev/null; fi
-__dibs_dir=$1 __dibs_text=$2
+__dibs_dir=$1 __dibs_text=$2 PWD=$4
 eval "$3"
 trap '__dibs_code=$?; { set +x; } 2>/dev/null; set +eu
 { set; export -p; } >"$__dibs_dir/vars.new"; pwd >"$__dibs_dir/cwd.new"
@@ -230,8 +233,8 @@ if [ -n "$dibs_cwd" ]; then enter "$dibs_cwd"; else enter "$(cat "$dibs_r/cwd")"
 greet; hello
 dibs_new=
 if [ "$dibs_n" = 1 ] && [ "$EXECD_ENVS" -nt "$dibs_r/vars" ]; then dibs_new=$dibs_code; fi
-if command -v bash >/dev/null 2>&1; then exec bash -c "$2" bash "$dibs_r" "$4" "$dibs_new" </dev/null; fi
-exec sh -c "$3" sh "$dibs_r" "$4" "$dibs_new" </dev/null
+if command -v bash >/dev/null 2>&1; then exec bash -c "$2" bash "$dibs_r" "$4" "$dibs_new" "$PWD" </dev/null; fi
+exec sh -c "$3" sh "$dibs_r" "$4" "$dibs_new" "$PWD" </dev/null
 """
 )
 
@@ -362,7 +365,10 @@ _PLACE = (
     _PATHS
     + r"""
 abs "$1"
-if [ -L "$p" ]; then p=$(readlink -f "$p"; echo .) && p=${p%??} || fail error; fi
+if [ -L "$p" ]; then
+  q=$(readlink -f "$p" && echo .) || { echo 'it is a link that leads nowhere' >&2; fail error; }
+  p=${q%??}
+fi
 if [ -d "$p" ]; then fail isdir; fi
 parent
 t=$d/.dibs-$2.part

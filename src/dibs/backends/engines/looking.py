@@ -75,23 +75,32 @@ def _nodes(folder: str, shown: str, found: list[NodeFact]) -> None:
 def environment(pid: int) -> dict[str, str]:
     """Of the command. An engine says "started" a moment before the runtime's process has become it."""
     deadline = time.monotonic() + _BECOMING
-    while _is_runtime(pid) and time.monotonic() < deadline:
-        time.sleep(0.0005)
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            items = [os.fsdecode(item).partition("=") for item in file.read().split(b"\0") if item]
+        while not (items := _strings(pid, "environ")) or _becomes(pid):
+            if time.monotonic() > deadline or _is_over(pid):
+                break
+            time.sleep(0.0005)
     except OSError as error:
         raise unreadable("its environment", error) from error
-    return {name: value for name, _, value in items}
+    pairs = [os.fsdecode(item).partition("=") for item in items if item]
+    return {name: value for name, _, value in pairs}
 
 
-def _is_runtime(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return False
-    return words[1:2] == [b"init"] and words[0].rpartition(b"/")[2] in _RUNTIMES
+def _strings(pid: int, name: str) -> list[bytes]:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        data = file.read()
+    return data.split(b"\0") if data else []
+
+
+def _becomes(pid: int) -> bool:
+    """Whether it is still the runtime's, or between the two: then it has no words at all."""
+    words = _strings(pid, "cmdline")
+    return not words or (words[1:2] == [b"init"] and words[0].rpartition(b"/")[2] in _RUNTIMES)
+
+
+def _is_over(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
 def mounts(pid: int) -> tuple[str, ...]:

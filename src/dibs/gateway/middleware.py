@@ -101,6 +101,8 @@ class _Exchange:
                 raise
             await self._refuse(error, request_id)
         finally:
+            if self._stream:
+                self._gateway.metrics.connections.labels("stream").dec()
             seconds = time.perf_counter() - began
             self._gateway.metrics.count(
                 _route(scope), scope["method"], self._status or 499, None if self._stream else seconds
@@ -150,6 +152,8 @@ class _Exchange:
                 name.lower() == b"content-type" and value.startswith(STREAM_TYPES) for name, value in headers
             )
             message["headers"] = headers
+            if self._stream:
+                self._gateway.metrics.connections.labels("stream").inc()
         await self._send(message)
 
     async def _refuse(self, error: DibsError, request_id: str) -> None:

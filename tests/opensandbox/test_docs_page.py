@@ -1,4 +1,4 @@
-"""The Python of docs/opensandbox.md, run against a gateway: it prints what the page says."""
+"""The Python of README.md and docs/opensandbox.md, run against a gateway: it prints what the page says."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from tests.opensandbox.conftest import Place
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "opensandbox.md"
-EXAMPLES = re.findall(r"```py\n(.*?)```\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text() + (ROOT / "docs" / "opensandbox.md").read_text()
+EXAMPLES = re.findall(r"```py\n(.*?)```\n```text\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_page_has_its_examples() -> None:
-    assert len(EXAMPLES) == PAGE.read_text().count("```py\n") == 2
+    assert len(EXAMPLES) == TEXT.count("```py\n") == 3
 
 
 @pytest.mark.parametrize(("code", "shown"), EXAMPLES)

@@ -34,7 +34,11 @@ def serve(wish: dict[str, Any], ready: int) -> None:
     home = Home(state=Path(wish["state"]), config=Path(wish["config"])).make()
     settings = with_flags(load_settings(home), {"listen": [], "socket": wish["socket"]})
     set_up("text", "info")
-    server.serve(settings, home, ready=lambda _: os.write(ready, b"1") and None)
+
+    def tell(_: object) -> None:
+        os.write(ready, b"1")
+
+    server.serve(settings, home, ready=tell)
 
 
 def main() -> None:

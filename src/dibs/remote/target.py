@@ -173,7 +173,7 @@ def save(kept: Contexts) -> None:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
+        with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:
             file.write("\n".join(lines).lstrip("\n") + "\n")
         os.replace(draft, path)
     except OSError as error:
@@ -181,10 +181,10 @@ def save(kept: Contexts) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string; JSON's escapes are a part of TOML's, once everything unusual is escaped."""
+    """A TOML basic string: as JSON writes one, but for the one control character that JSON leaves alone."""
     import json
 
-    return json.dumps(text).replace("\x7f", "\\u007f")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def check_name(name: str) -> str:

@@ -6,6 +6,7 @@ gateway's own machine (its home, its ledger, its inventory of files) is not here
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ import msgspec
 
 from dibs.backends.port import Exec, LogRecord, Session
 from dibs.devices.model import Device, Inventory
-from dibs.errors import Timeout
-from dibs.http import segment
+from dibs.errors import NotFound, Timeout
+from dibs.http import Response, segment
 from dibs.ledger.rows import Event, Lease, SandboxRow, Taint, Ticket
 from dibs.plan.explanation import Explanation
 from dibs.remote.line import Line
@@ -36,6 +37,7 @@ _POLL = 60.0  # seconds that one question waits for an answer at the gateway
 _SLOW = 900.0  # seconds for what ends a sandbox: grace, and then some
 _PAGE = 1000
 _LONGEST_QUERY = 4000
+_REFERENCE = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)  # what can be a name or an id, and so a part of a path
 _LOG = msgspec.json.Decoder(ws.LogLine)
 
 
@@ -87,7 +89,10 @@ class RemoteWorkloads:
 
     @staticmethod
     def _path(reference: str, verb: str = "") -> str:
-        return f"/sandboxes/{segment(reference)}" + (f"/{verb}" if verb else "")
+        if _REFERENCE.fullmatch(reference) is None:
+            remedy = "`dibs sandbox ls --all` shows what there is"
+            raise NotFound("there is no such sandbox", field="sandbox", value=reference, remedy=remedy)
+        return f"/sandboxes/{reference}" + (f"/{verb}" if verb else "")
 
     def leases(self, *, all: bool = False) -> list[Lease]:  # noqa: A002
         return [lease_row(one) for one in self._line.ask(wd.Leases, "GET", "/leases", all=all).leases]
@@ -223,39 +228,27 @@ class RemoteWorkloads:
         return RemoteSession(line)
 
     def logs(self, reference: str, *, follow: bool = False) -> Iterator[LogRecord]:
-        line = self._line.fresh()
-        response = line.send("GET", self._path(reference, "logs"), follow=follow)
+        line, response = self._stream(self._path(reference, "logs"), follow=follow)
         response.set_timeout(None)
+        lines = _closing(line, response.lines())
+        return (LogRecord(one.at, one.stream, one.data) for one in map(_LOG.decode, lines))
 
-        def read() -> Iterator[LogRecord]:
-            try:
-                for text in response.lines():
-                    found = _LOG.decode(text)
-                    yield LogRecord(found.at, found.stream, found.data)
-            except OSError as error:
-                raise line.broken(error.strerror or str(error)) from error
-            finally:
-                line.close()
-
-        return read()
+    def _stream(self, path: str, /, **parameters: Any) -> tuple[Line, Response]:
+        """An answer that is read piece by piece, on a line of its own."""
+        line = self._line.fresh()
+        try:
+            return line, line.send("GET", path, **parameters)
+        except BaseException:
+            line.close()
+            raise
 
     def copy_in(self, reference: str, archive: Iterator[bytes], path: str) -> None:
         headers = {"Content-Type": "application/x-tar"}
         self._line.ask(type(None), "PUT", self._path(reference, "files"), body=archive, headers=headers, path=path)
 
     def copy_out(self, reference: str, path: str) -> Iterator[bytes]:
-        line = self._line.fresh()
-        response = line.send("GET", self._path(reference, "files"), path=path)
-
-        def read() -> Iterator[bytes]:
-            try:
-                yield from response.iter()
-            except OSError as error:
-                raise line.broken(error.strerror or str(error)) from error
-            finally:
-                line.close()
-
-        return read()
+        line, response = self._stream(self._path(reference, "files"), path=path)
+        return _closing(line, response.iter())
 
     def pause(self, reference: str) -> None:
         self._line.ask(ws.Sandbox, "POST", self._path(reference, "pause"))
@@ -288,6 +281,16 @@ class RemoteWorkloads:
     def settle(self, reference: str) -> SandboxRow:
         """A gateway settles what has ended before it tells of the end."""
         return self.sandbox(reference)
+
+
+def _closing(line: Line, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces of an answer; its line is closed after them, also when nobody wants the rest."""
+    try:
+        yield from pieces
+    except OSError as error:
+        raise line.broken(error.strerror or str(error)) from error
+    finally:
+        line.close()
 
 
 def _as_query(wish: Mapping[str, Any]) -> str:

@@ -147,8 +147,14 @@ class EngineBackend:
     def facts(self) -> Facts:
         """What the engine is and can. Raises BackendUnavailable."""
         self.client()
-        assert self._known is not None
-        return self._known
+        known = self._known
+        if known is None or (known.peer is not None and absent(known.peer)):
+            with self._lock:  # it was started anew while no line to it was open
+                self._known = None
+            self.client()
+            known = self._known
+        assert known is not None
+        return known
 
     def _lost(self, error: Unreachable) -> NoReturn:
         """The engine may come back as another one: what is known of it is found out anew."""
@@ -558,6 +564,9 @@ class EngineBackend:
 
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         uid, gid = self._owner(handle)
+        init = self._visible(handle)
+        if init is not None:
+            looking.check_folder(init.pid, path)
         with archives.checked(archive, path, uid, gid) as file:
             self.ask(
                 handle, "PUT", self.container(handle) + "/archive" + query(path=path, noOverwriteDirNonDir=True),

@@ -83,9 +83,7 @@ class Auth:
             return self.of_peer(peer)
         if self._loopback_open and _is_loopback(scope.get("client")):
             return self._me
-        raise _unauthorized(
-            "TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`"
-        )
+        raise refuse("TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`")
 
     def of_peer(self, peer: Peer) -> Identity:
         """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything."""
@@ -112,11 +110,11 @@ class Auth:
 
         row = Tokens(workloads.ledger).find(token)
         if row is None:
-            return _unauthorized("TOKEN_UNKNOWN", "this token is not known here", "make one with `dibs token create`")
+            return refuse("TOKEN_UNKNOWN", "this token is not known here", "make one with `dibs token create`")
         if row.revoked_at is not None:
-            return _unauthorized("TOKEN_REVOKED", "this token was revoked", "ask for a new one")
+            return refuse("TOKEN_REVOKED", "this token was revoked", "ask for a new one")
         if row.expires_at is not None and row.expires_at <= time.time():
-            return _unauthorized("TOKEN_EXPIRED", "this token has expired", "ask for a new one")
+            return refuse("TOKEN_EXPIRED", "this token has expired", "ask for a new one")
         admin = "admin" in row.scopes
         return Identity(
             name=row.name,
@@ -144,12 +142,12 @@ class Auth:
     async def _sandbox_owner(self, sandbox_id: str, secret: str) -> Identity:
         """The tenant that the sandbox belongs to, with no more than what its own surface needs."""
         if not self.opens(sandbox_id, secret):
-            raise _unauthorized("TOKEN_UNKNOWN", "this is not the secret of the sandbox", "ask for its endpoint again")
+            raise refuse("TOKEN_UNKNOWN", "this is not the secret of the sandbox", "ask for its endpoint again")
         if sandbox_id not in self._tenants:
             try:
                 row = await self._pool.call(lambda workloads: workloads.ledger.sandbox(sandbox_id))
             except NotFound:
-                raise _unauthorized("TOKEN_UNKNOWN", "there is no such sandbox", "make a new one") from None
+                raise refuse("TOKEN_UNKNOWN", "there is no such sandbox", "make a new one") from None
             self._tenants[sandbox_id] = row.tenant
             while len(self._tenants) > _KEPT:
                 self._tenants.popitem(last=False)
@@ -168,7 +166,7 @@ def require(connection: ASGIConnection[Any, Any, Any, Any], scope: str) -> Ident
     identity: Identity = connection.scope["state"]["identity"]
     if scope not in identity.scopes and "admin" not in identity.scopes:
         remedy = f"use one with it: dibs token create NAME --scope {scope}"
-        raise Refused(403, "SCOPE_MISSING", f"the token does not have the scope {scope}", remedy=remedy)
+        raise Refused(403, code="SCOPE_MISSING", reason=f"the token does not have the scope {scope}", remedy=remedy)
     return identity
 
 
@@ -180,7 +178,7 @@ def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
         if name == b"authorization":
             scheme, _, rest = value.decode("latin-1").strip().partition(" ")
             if scheme.lower() != "bearer" or not rest.strip():
-                raise _unauthorized("TOKEN_UNKNOWN", "the only scheme is Bearer", "send Authorization: Bearer TOKEN")
+                raise refuse("TOKEN_UNKNOWN", "the only scheme is Bearer", "send Authorization: Bearer TOKEN")
             tokens.append(rest.strip())
         elif name == b"open-sandbox-api-key":
             tokens.append(value.decode("latin-1").strip())
@@ -188,14 +186,14 @@ def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
             sandbox_secret = value.decode("latin-1").strip()
     tokens = [token for token in tokens if token]
     if len(set(tokens)) > 1:
-        raise _unauthorized("TOKEN_UNKNOWN", "two different tokens were sent", "send one of them")
+        raise refuse("TOKEN_UNKNOWN", "two different tokens were sent", "send one of them")
     for text in (*tokens, sandbox_secret):
         if text and _TOKEN.fullmatch(text) is None:
-            raise _unauthorized("TOKEN_UNKNOWN", "this cannot be a token", "make one with `dibs token create`")
+            raise refuse("TOKEN_UNKNOWN", "this cannot be a token", "make one with `dibs token create`")
     return Credentials(tokens[0] if tokens else "", sandbox_secret)
 
 
-def _unauthorized(code: str, reason: str, remedy: str) -> Refused:
+def refuse(code: str, reason: str, remedy: str) -> Refused:
     return Refused(401, code, reason, field="token", remedy=remedy, headers={"WWW-Authenticate": "Bearer"})
 
 

@@ -126,7 +126,8 @@ class _Exchange:
                 message = await self._receive()
         except TimeoutError:
             raise Refused(
-                408, "BODY_TIMEOUT", f"the body did not come within {self._patience:g} seconds", field="body",
+                408, code="BODY_TIMEOUT", field="body",
+                reason=f"the body did not come within {self._patience:g} seconds",
                 remedy="send it faster, or in smaller parts", headers={"Connection": "close"},
             ) from None  # fmt: skip
         if message["type"] == "http.request":
@@ -188,7 +189,7 @@ class _Exchange:
 
 def too_large(limit: int) -> Refused:
     return Refused(
-        413, "BODY_TOO_LARGE", f"the body is larger than {limit} bytes", field="body",
+        413, code="BODY_TOO_LARGE", reason=f"the body is larger than {limit} bytes", field="body",
         remedy="send less; the gateway's max_body and max_upload say how much",
     )  # fmt: skip
 

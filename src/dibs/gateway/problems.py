@@ -161,11 +161,13 @@ def from_http(error: HTTPException) -> DibsError:
     """Litestar's own refusals in our words."""
     headers = dict(error.headers or {})
     if error.status_code == 404:
-        return Refused(404, "PATH_UNKNOWN", "there is no such path", remedy="GET /openapi.json lists them")
+        return Refused(404, code="PATH_UNKNOWN", reason="there is no such path", remedy="GET /openapi.json lists them")
     if error.status_code == 405:
         allowed = headers.get("allow", headers.get("Allow", ""))
         remedy = f"it takes {allowed}" if allowed else "GET /openapi.json lists what there is"
-        return Refused(405, "METHOD_NOT_ALLOWED", "the path does not take this method", remedy=remedy, headers=headers)
+        return Refused(
+            405, code="METHOD_NOT_ALLOWED", reason="the path does not take this method", remedy=remedy, headers=headers
+        )
     if error.status_code >= 500:
         return Internal("something went wrong here; it was logged", remedy="report it with the request id")
-    return Refused(error.status_code, "REQUEST_INVALID", str(error.detail), headers=headers)
+    return Refused(error.status_code, code="REQUEST_INVALID", reason=str(error.detail), headers=headers)

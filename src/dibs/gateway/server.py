@@ -185,7 +185,11 @@ class Protocol(H11Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_IDLE)
         if len(self.connections) > self.max_connections:
-            self._end(Refused(503, "TOO_MANY_CONNECTIONS", "the gateway has too many connections", remedy="try again"))
+            self._end(
+                Refused(
+                    503, code="TOO_MANY_CONNECTIONS", reason="the gateway has too many connections", remedy="try again"
+                )
+            )
             return
         self._await_head()
 
@@ -214,16 +218,16 @@ class Protocol(H11Protocol):
         self._head_timer = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             reason = f"the headers did not come within {self.head_timeout:g} seconds"
-            self._end(Refused(408, "HEAD_TIMEOUT", reason, remedy="send them faster"))
+            self._end(Refused(408, code="HEAD_TIMEOUT", reason=reason, remedy="send them faster"))
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words are not ours
         """Called while the parser's error is being handled."""
         error = sys.exc_info()[1]
         if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
             remedy = "send less; the gateway's max_head says how much"
-            refusal = Refused(431, "HEAD_TOO_LARGE", "the headers are too large", remedy=remedy)
+            refusal = Refused(431, code="HEAD_TOO_LARGE", reason="the headers are too large", remedy=remedy)
         else:
-            refusal = Refused(400, "NOT_HTTP", "this is not valid HTTP", remedy="speak HTTP/1.1")
+            refusal = Refused(400, code="NOT_HTTP", reason="this is not valid HTTP", remedy="speak HTTP/1.1")
         self._end(refusal)
 
     def _end(self, refusal: Refused) -> None:

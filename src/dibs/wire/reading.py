@@ -22,9 +22,9 @@ def read_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body, strict=True)
     except RecursionError:
-        raise _refused("JSON_INVALID", "body", "", "it is nested too deeply", "send something flatter") from None
+        raise refuse("JSON_INVALID", "body", "", "it is nested too deeply", "send something flatter") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _refused("JSON_INVALID", "body", "", f"it is not JSON: {error}", "send one JSON object") from None
+        raise refuse("JSON_INVALID", "body", "", f"it is not JSON: {error}", "send one JSON object") from None
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     data = read_json(body)
     if not isinstance(data, dict):
         reason = f"it is {_kind(data)}, not an object"
-        raise _refused("BODY_INVALID", "body", _shown(data), reason, "send one JSON object")
+        raise refuse("BODY_INVALID", "body", _shown(data), reason, "send one JSON object")
     return data
 
 
@@ -46,7 +46,7 @@ def read_query(kind: type[T], query: bytes) -> T:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:
-        raise _refused("QUERY_INVALID", "query", "", "it cannot be read", "write NAME=VALUE&NAME=VALUE") from None
+        raise refuse("QUERY_INVALID", "query", "", "it cannot be read", "write NAME=VALUE&NAME=VALUE") from None
     lists = _lists(kind)
     data: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -101,5 +101,5 @@ def _shown(value: Any) -> str:
     return quoted(value)[1:-1]
 
 
-def _refused(code: str, field: str, value: str, reason: str, remedy: str) -> InvalidRequest:
+def refuse(code: str, field: str, value: str, reason: str, remedy: str) -> InvalidRequest:
     return InvalidRequest(Problem(code, field, value, reason, remedy))

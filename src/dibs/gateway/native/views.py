@@ -138,7 +138,7 @@ def device_view(state: DeviceState, who: Identity) -> wd.Device:
 
 def _attributes(found: Mapping[str, model.Attribute]) -> dict[str, wd.Attribute]:
     result: dict[str, wd.Attribute] = {}
-    for name, value in sorted(found.items()):
+    for name, value in found.items():
         if isinstance(value, bool):
             result[name] = wd.Attribute(boolean=value)
         elif isinstance(value, int):

@@ -304,10 +304,13 @@ class Commands:
             return
         inside = inside.as_user(record.user)
         await self._learn(record, await inside.run(scripts.STOP, record.folder, "TERM"))
-        until = asyncio.get_running_loop().time() + GRACE
+        began = asyncio.get_running_loop().time()
         while record.finished_at is None:
             await asyncio.sleep(GLANCE)
-            late = asyncio.get_running_loop().time() > until
+            passed = asyncio.get_running_loop().time() - began
+            if passed > 3 * GRACE:
+                raise RuntimeProblem("the command does not end, not even when it is killed", value=command_id)
+            late = passed > GRACE
             ask = (scripts.STOP, record.folder, "KILL") if late else (scripts.STATUS, record.folder)
             await self._learn(record, await inside.run(*ask))
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LARGEST_WORD = 120_000  # bytes of one argument; the kernel takes 128 KiB
 LARGEST_ANSWER = 64 << 20  # bytes of a listing; arbitrary, about a quarter of a million files
 LARGEST_ENVS = 1 << 20  # bytes of the variables' file
+PATIENCE = 600.0  # seconds for anything but a client's own command; arbitrary, a big tree takes its time
+GREETING = 30.0  # seconds for a shell to start
 _FAIL = b"\ndibs:fail "
 _HELLO = b"dibs:hello "
 _LINES_BEFORE = 20
@@ -134,10 +136,14 @@ class Inside:
     async def run(self, script: str, *args: str, data: bytes | None = None) -> Said:
         """A script, to its end. Raises ScriptFailed where it says `dibs:fail`."""
         async with await self.open(script, *args) as session:
-            if data is not None:
-                await session.send(data)
-                await session.end_of_input()
-            return await finished(session)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    if data is not None:
+                        await session.send(data)
+                        await session.end_of_input()
+                    return await finished(session)
+            except TimeoutError as error:
+                raise RuntimeProblem(f"the sandbox did not do it within {PATIENCE:g} seconds") from error
 
     async def start(
         self, script: str, *args: str, cwd: str = "", env: dict[str, str] | None = None, tty: bool = False
@@ -146,7 +152,11 @@ class Inside:
         token = secrets.token_hex(16)
         session = await self.open(script, token, self.sandbox_id, cwd, *args, env=env, tty=tty)
         try:
-            return await _greeted(session, token, env or {}, "stdout" if tty else "stderr")
+            async with asyncio.timeout(GREETING):
+                return await _greeted(session, token, env or {}, "stdout" if tty else "stderr")
+        except TimeoutError as error:
+            session.abandon()
+            raise RuntimeProblem(f"the sandbox's shell did not start within {GREETING:g} seconds") from error
         except BaseException:
             session.abandon()
             raise

@@ -146,9 +146,9 @@ class Terminal:
                 raise Conflict("another client has it", field="pty", value=self.id, code="ALREADY_CONNECTED")
             await self._evict()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(16)
-        await socket.accept()
         self._held = socket
         try:
+            await socket.accept()
             try:
                 await self.start(socket.query_params.get("pty") != "0")
             except DibsError as error:

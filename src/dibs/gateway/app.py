@@ -108,7 +108,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
 def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[], Workloads]:
     """How a thread gets its `Workloads`. The backends are shared, the ledger's connection is not."""
     registry = Registry(home, settings, long_lived=True, as_user=acting_for(home) if host_service else None)
-    return lambda: Workloads(home, registry=registry)
+    return lambda: Workloads(home, registry=registry, compare=False)
 
 
 def _handlers() -> list[Any]:

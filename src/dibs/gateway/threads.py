@@ -31,6 +31,7 @@ class Pool:
     def __init__(self, make: Callable[[], Workloads], *, threads: int = 16) -> None:
         self._make = make
         self._mine = threading.local()
+        self._made: list[_Seat] = []
         self._short = ThreadPoolExecutor(threads, "dibs-short")
         self._long = ThreadPoolExecutor(_LONG_THREADS, "dibs-long")
         self.long_running = 0
@@ -41,11 +42,29 @@ class Pool:
 
     def workloads(self) -> Workloads:
         """The `Workloads` of the calling thread."""
-        found: Workloads | None = getattr(self._mine, "workloads", None)
+        return self._seat().workloads
+
+    def _seat(self) -> _Seat:
+        found: _Seat | None = getattr(self._mine, "seat", None)
         if found is None:
-            found = self._make()
-            self._mine.workloads = found
+            found = self._mine.seat = _Seat(self._make())
+            self._made.append(found)
         return found
+
+    def _busy(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Work that may outlive the pool: then its ledger is closed when it has ended."""
+
+        def run() -> T:
+            seat = self._seat()
+            seat.busy = True
+            try:
+                return work()
+            finally:
+                seat.busy = False
+                if self._closed:
+                    seat.workloads.close()
+
+        return run
 
     async def call(self, work: Callable[Concatenate[Workloads, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work(workloads, …)` in a thread. For what takes milliseconds."""
@@ -71,7 +90,7 @@ class Pool:
 
     async def call_long(self, work: Callable[Concatenate[Workloads, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `call`, for what may take seconds. It is finished even if the caller goes away meanwhile."""
-        return await self._submit(self._long, lambda: work(self.workloads(), *args, **kwargs))
+        return await self._submit(self._long, self._busy(lambda: work(self.workloads(), *args, **kwargs)))
 
     async def finish(self, work: Callable[[], T]) -> T:
         """Run something that blocks in a thread, without a `Workloads`, also while the gateway stops."""
@@ -96,7 +115,8 @@ class Pool:
         """Iterate in a thread, a few pieces ahead of the reader. Left early, the iterator is closed in its thread."""
         stream: _Stream[T] = _Stream(asyncio.get_running_loop())
         self._streams.add(stream)
-        done = self._submit(self._long, lambda: stream.run(lambda: work(self.workloads(), *args, **kwargs)))
+        begin = self._busy(lambda: stream.run(lambda: work(self.workloads(), *args, **kwargs)))
+        done = self._submit(self._long, begin)
         try:
             yield stream
         finally:
@@ -113,7 +133,7 @@ class Pool:
         If the chunks end with an exception (the client went away), the thread's iterator raises it, and so does this.
         """
         feed = _Feed()
-        done = self._submit(self._long, lambda: work(self.workloads(), feed.chunks(), *args, **kwargs))
+        done = self._submit(self._long, self._busy(lambda: work(self.workloads(), feed.chunks(), *args, **kwargs)))
         done.add_done_callback(lambda _: feed.abandon())
         loop = asyncio.get_running_loop()
         try:
@@ -135,6 +155,17 @@ class Pool:
             stream.stop()
         self._short.shutdown(wait=True, cancel_futures=True)
         self._long.shutdown(wait=False, cancel_futures=True)
+        for seat in list(self._made):
+            if not seat.busy:
+                seat.workloads.close()
+
+
+class _Seat:
+    """The `Workloads` of one thread, and whether it is in use for something long."""
+
+    def __init__(self, workloads: Workloads) -> None:
+        self.workloads = workloads
+        self.busy = False
 
 
 class _End:

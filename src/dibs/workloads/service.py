@@ -41,11 +41,19 @@ class Workloads:
     """The service of one installation. Cheap to make; use it from one thread, or make one per thread."""
 
     def __init__(
-        self, home: Home | None = None, *, identity: Identity | None = None, registry: Registry | None = None
+        self,
+        home: Home | None = None,
+        *,
+        identity: Identity | None = None,
+        registry: Registry | None = None,
+        compare: bool = True,
     ) -> None:
+        """`compare`: False where somebody else compares the ledger with what is really there: a gateway's watcher does
+        it for all of its threads."""
         self.home = home or find_home()
         self.identity = identity or this_process()
         self.registry = registry or Registry(self.home)
+        self._compare = compare
         self._ledger: Ledger | None = None
 
     @property
@@ -53,7 +61,8 @@ class Workloads:
         """The open ledger; opened, and compared with what is really there, on first use."""
         if self._ledger is None:
             self._ledger = Ledger(self.home, self.registry.settings.ledger or None)
-            reconcile(self._ledger, self.registry)
+            if self._compare:
+                reconcile(self._ledger, self.registry)
         return self._ledger
 
     def close(self) -> None:

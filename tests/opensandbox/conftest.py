@@ -6,6 +6,7 @@ the reason.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from opensandbox.config import ConnectionConfig
 from opensandbox.config.connection_sync import ConnectionConfigSync
 from tests.engines import images, shared
 from tests.gateway.conftest import RunningGateway, end_all
@@ -45,14 +45,19 @@ class Place(msgspec.Struct):
     def domain(self) -> str:
         return f"127.0.0.1:{self.gateway.port}"
 
+    def environment(self, *, proxy: bool) -> dict[str, str]:
+        """What the programs that live a whole life are told."""
+        return {
+            "PATH": os.environ["PATH"],
+            "DIBS_TEST_DOMAIN": self.domain,
+            "DIBS_TEST_KEY": self.token,
+            "DIBS_TEST_IMAGE": self.image,
+            "DIBS_TEST_BACKEND": self.backend,
+            "DIBS_TEST_PROXY": "1" if proxy else "0",
+        }
+
     def sync(self, *, proxy: bool = False, token: str = "") -> ConnectionConfigSync:
         return ConnectionConfigSync(
-            domain=self.domain, api_key=token or self.token, use_server_proxy=proxy, disable_metrics=True,
-            request_timeout=timedelta(seconds=60),
-        )  # fmt: skip
-
-    def asynchronous(self, *, proxy: bool = False, token: str = "") -> ConnectionConfig:
-        return ConnectionConfig(
             domain=self.domain, api_key=token or self.token, use_server_proxy=proxy, disable_metrics=True,
             request_timeout=timedelta(seconds=60),
         )  # fmt: skip

@@ -1,17 +1,22 @@
 """The whole life of a sandbox as a Python client drives it: the same steps for the asynchronous SDK and the sync one.
 
-Written once, for the asynchronous one. `Awaitable` gives the sync SDK's objects the same look.
+Written once, for the asynchronous one; `Awaitable` gives the sync SDK's objects the same look. `test_python_sdk` runs
+it as a program of its own, as a user would: what the SDK leaves open at its end is not a matter of our tests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from opensandbox.config import ConnectionConfig
+from opensandbox.config.connection_sync import ConnectionConfigSync
 from opensandbox.exceptions import SandboxApiException
 from opensandbox.models.execd import RunCommandOpts
 from opensandbox.models.filesystem import (
@@ -23,7 +28,10 @@ from opensandbox.models.filesystem import (
     WriteEntry,
 )
 from opensandbox.models.sandboxes import SandboxFilter
-from tests.opensandbox.conftest import Place
+from opensandbox.sync.manager import SandboxManagerSync
+from opensandbox.sync.sandbox import SandboxSync
+
+from opensandbox import Sandbox, SandboxManager
 
 
 class Awaitable:
@@ -64,18 +72,69 @@ async def until(question: Callable[[], Any], tries: int = 600) -> Any:
     raise AssertionError("it did not come true")
 
 
-async def live(place: Place, client: Client) -> None:
+IMAGE = os.environ.get("DIBS_TEST_IMAGE", "")
+BACKEND = os.environ.get("DIBS_TEST_BACKEND", "")
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "domain": os.environ["DIBS_TEST_DOMAIN"],
+        "api_key": os.environ["DIBS_TEST_KEY"],
+        "use_server_proxy": os.environ["DIBS_TEST_PROXY"] == "1",
+        "request_timeout": timedelta(seconds=60),
+    }
+
+
+def asynchronous() -> Client:
+    def config() -> ConnectionConfig:
+        return ConnectionConfig(**_config())
+
+    async def create(*args: Any, **kwargs: Any) -> Any:
+        return await Sandbox.create(*args, connection_config=config(), **kwargs)
+
+    async def connect(sandbox_id: str) -> Any:
+        return await Sandbox.connect(sandbox_id, connection_config=config())
+
+    async def resume(sandbox_id: str) -> Any:
+        return await Sandbox.resume(sandbox_id, connection_config=config())
+
+    async def manager() -> Any:
+        return await SandboxManager.create(config())
+
+    return Client(create, connect, resume, manager)
+
+
+def sync() -> Client:
+    def config() -> ConnectionConfigSync:
+        return ConnectionConfigSync(**_config())
+
+    async def create(*args: Any, **kwargs: Any) -> Any:
+        return Awaitable(await asyncio.to_thread(SandboxSync.create, *args, connection_config=config(), **kwargs))
+
+    async def connect(sandbox_id: str) -> Any:
+        return Awaitable(await asyncio.to_thread(SandboxSync.connect, sandbox_id, connection_config=config()))
+
+    async def resume(sandbox_id: str) -> Any:
+        return Awaitable(await asyncio.to_thread(SandboxSync.resume, sandbox_id, connection_config=config()))
+
+    async def manager() -> Any:
+        return Awaitable(SandboxManagerSync.create(config()))
+
+    return Client(create, connect, resume, manager)
+
+
+async def live(client: Client) -> None:
     sandbox = await client.create(
-        place.image,
+        IMAGE,
         resource={"cpu": "1", "memory": "512Mi", "gpu": "2"},
         resource_requests={"gpu": "2"},
         metadata={"purpose": "life", "odd": "a=b&c %1"},
         env={"GREETING": "hello"},
-        extensions={"dibs.backend": place.backend},
+        extensions={"dibs.backend": BACKEND},
         entrypoint=["sh", "-c", "echo the entrypoint speaks; exec sleep 1000"],
         timeout=timedelta(minutes=10),
     )
-    await what_it_is(place, sandbox)
+    await what_it_is(sandbox)
     await commands(sandbox)
     await background(sandbox)
     await sessions(sandbox)
@@ -96,13 +155,13 @@ async def live(place: Place, client: Client) -> None:
     await sandbox.close()
 
 
-async def what_it_is(place: Place, sandbox: Any) -> None:
+async def what_it_is(sandbox: Any) -> None:
     info = await sandbox.get_info()
     assert info.status.state == "Running"
-    assert info.image.image == place.image
+    assert info.image.image == IMAGE
     assert info.metadata == {"purpose": "life", "odd": "a=b&c %1"}
     assert info.extensions["dibs.receipt"] == "delivered"
-    assert info.extensions["dibs.backend"] == place.backend
+    assert info.extensions["dibs.backend"] == BACKEND
     assert info.extensions["dibs.simulated"] == "true"
     devices = info.extensions["dibs.devices"].split(",")
     assert len(devices) == 2
@@ -272,3 +331,8 @@ async def standing_still(client: Client, sandbox: Any) -> Any:
     assert (await resumed.commands.run("echo awake")).text == "awake"
     await sandbox.close()
     return resumed
+
+
+if __name__ == "__main__":
+    asyncio.run(live({"async": asynchronous, "sync": sync}[sys.argv[1]]()))
+    print("ok")

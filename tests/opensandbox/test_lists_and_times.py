@@ -48,7 +48,8 @@ def test_a_filter_of_the_npm_sdk_which_encodes_once_only_is_taken_by_its_letters
 
 @pytest.mark.parametrize(
     "pair",
-    [("page", "0"), ("page", "x"), ("page", "-1"), ("pageSize", "201"), ("pageSize", "0"), ("metadata", "novalue"), ("metadata", "=v"),
+    [("page", "0"), ("page", "x"), ("page", "-1"), ("pageSize", "201"), ("pageSize", "0"), ("metadata", "novalue"),
+     ("metadata", "=v"),
      ("metadata", "a=1&" * 60),
      ("metadata", "a=1&a=2"), ("limit", "3"), ("page", "٣")],
 )  # fmt: skip

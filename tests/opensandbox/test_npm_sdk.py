@@ -38,21 +38,13 @@ def modules() -> Path:
 
 
 def test_a_whole_life_with_the_npm_sdk(anywhere: Place, proxy: bool, modules: Path) -> None:
-    place = anywhere
     script = modules / f"life-{os.getpid()}.mjs"
     script.write_text((Path(__file__).parent / "life.mjs").read_text())
-    env = {
-        "PATH": os.environ["PATH"],
-        "DIBS_TEST_DOMAIN": place.domain,
-        "DIBS_TEST_KEY": place.token,
-        "DIBS_TEST_IMAGE": place.image,
-        "DIBS_TEST_BACKEND": place.backend,
-        "DIBS_TEST_PROXY": "1" if proxy else "0",
-    }
     try:
         done = subprocess.run(
-            ["node", script], env=env, cwd=modules, capture_output=True, text=True, timeout=180, check=False
-        )
+            ["node", script], env=anywhere.environment(proxy=proxy), cwd=modules, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
     finally:
         script.unlink()
     assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stderr[-4000:]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.conftest import Reply, RunningGateway
+from ..conftest import Reply, RunningGateway  # noqa: TID252 - tests are no installed package
 
 
 class Box:

@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.conftest import RunningGateway
+from ..conftest import RunningGateway  # noqa: TID252 - tests are no installed package
 
 SERVER = r"""
 import asyncio, base64, hashlib, http.server, sys

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from dibs.errors import NotFound
 from dibs.remote.choose import target
 
 if TYPE_CHECKING:
@@ -69,4 +72,12 @@ def load_claim(name_or_path: str) -> dict[str, Any]:
     with _gateway() as gateway:
         if gateway is None or _NAME.fullmatch(name_or_path) is None or os.path.exists(name_or_path):
             return claims.load(find_home(), name_or_path)
-        return gateway.claim(name_or_path)
+        try:
+            return gateway.claim(name_or_path)
+        except NotFound as error:
+            names = ", ".join(gateway.claims())
+            there = f"there are {names}" if names else "none is kept yet"
+            problem = msgspec.structs.replace(
+                error.problems[0], remedy=f"{there}; or give a file, as in ./{name_or_path}.yaml"
+            )
+            raise NotFound(problem) from error

@@ -86,6 +86,7 @@ def lease_row(found: wd.Lease) -> rows.Lease:
             device.uuid,
             device.index,
             device.memory,
+            device.units,
             simulated=device.simulated,
             share=rows.Share("", device.share) if device.share is not None else None,
         )

@@ -96,6 +96,7 @@ class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     memory: int | None = None
     simulated: bool = False
     share: dict[str, int] | None = None
+    units: tuple[str, ...] = ()
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):

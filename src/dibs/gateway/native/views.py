@@ -88,6 +88,7 @@ def lease_view(lease: rows.Lease) -> wd.Lease:
                 device.memory,
                 device.simulated,
                 device.share.consumed if device.share else None,
+                device.units,
             )
             for device in lease.devices
         ),

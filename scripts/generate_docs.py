@@ -222,7 +222,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "WRONG_STATE": ("88", "the sandbox is not in a state that allows this"),
     "CDI_NAME_UNKNOWN": (
         "81",
-        "the engine does not know the CDI device, and the device cannot be passed in another way",
+        "the engine does not know the CDI device, and it cannot be passed in another way",
     ),
     "CDI_OFF": ("81", "Docker has no way to give GPUs; switch CDI on"),
     "CDI_SPECS_DIFFER": ("81", "the engine's CDI spec means other nodes by the name than the spec that dibs found"),

@@ -196,7 +196,7 @@ class Engine:
 
     def remove_containers(self) -> None:
         for one in self.containers():
-            self.api("DELETE", f"{self.prefix}/containers/{one['Id']}?force=true")
+            self.api("DELETE", f"{self.prefix}/containers/{one['Id']}?force=true&timeout=0")
 
     def load(self) -> str:
         """A small image, as its reference."""

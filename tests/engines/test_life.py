@@ -218,6 +218,7 @@ def test_an_overdue_one_is_known_even_without_its_keeper(bench: Bench) -> None:
     assert not bench.backend.overdue(handle)
     assert bench.backend.overdue(handle, time.time() + 3601)
     os.kill(keeper.pid, signal.SIGKILL)
+    os.waitpid(keeper.pid, 0)
     bench.backend.set_expiry(handle, time.time() - 1)  # another one takes over
     assert ended(bench, handle).reason == "expired"
 

@@ -1,7 +1,7 @@
 """An engine with a home of dibs on it, as a user has it: the service in this process, and the command beside it.
 
-The tests of this folder use it. What is in a container is looked at here without dibs: through the engine's own words for
-the first process, and the kernel's for what that process has.
+The tests of this folder use it. What is in a container is looked at here without dibs: the engine names the first
+process, and the kernel says what that process has.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import time
 from typing import Literal
 
 from dibs.backends.port import NodeFact
-from dibs.errors import BackendUnavailable, CommandFailed
+from dibs.errors import BackendUnavailable, CommandFailed, InvalidRequest, NotFound
 
 # What every container has, or gets with a terminal; the same everywhere and worth nothing.
 STANDARD = frozenset(("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "kmsg"))
@@ -201,3 +201,18 @@ def check_command(pid: int, command: str, path: str, workdir: str) -> None:
         raise CommandFailed(f"it cannot be executed: {trouble}", missing=False, value=command)
     where = "there is no such file in the image" if "/" in command else f"it is not in the sandbox's PATH ({path})"
     raise CommandFailed(f"there is no such command: {where}", missing=True, value=command)
+
+
+def check_folder(pid: int, path: str) -> None:
+    """Raise if there is no such folder in the container: an engine may make one, or say it less clearly."""
+    root = f"/proc/{pid}/root"
+    try:
+        info = os.stat(_resolve(root, path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if os.path.exists(root):
+            raise NotFound("there is no such folder", field="path", value=path) from error
+        return  # it is just ending; the engine says so
+    except OSError:
+        return  # not for us to look at
+    if not stat.S_ISDIR(info.st_mode):
+        raise InvalidRequest("it is not a folder", field="path", value=path, code="PATH_UNSUITABLE")

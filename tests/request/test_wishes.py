@@ -1,0 +1,49 @@
+"""Wishes for one backend: only with a device request, in the same number, and nothing unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dibs.request.model import GpuWish, Request
+from dibs.request.wishes import check_wishes
+
+TWO = Request(gpus=(GpuWish(count=2),))
+NAMES = ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
+
+
+@pytest.mark.parametrize("backend", ["docker", "podman"])
+def test_names_that_agree_with_the_request_are_fine(backend: str) -> None:
+    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, TWO) == []
+    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, Request(devices=("a", "b"))) == []
+    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, Request(gpus=(GpuWish(count="all"),))) == []
+
+
+@pytest.mark.parametrize(
+    ("block", "request_", "code", "word"),
+    [
+        ({"cdi_devices": NAMES}, Request(), "WISH_INVALID", "no device is asked for"),
+        ({"cdi_devices": NAMES}, Request(gpus=(GpuWish(),)), "WISH_INVALID", "2 devices are named, and 1 is asked for"),
+        ({"cdi_devices": NAMES[:1]}, TWO, "WISH_INVALID", "1 devices are named, and 2 are asked for"),
+        ({"cdi_devices": []}, TWO, "WISH_INVALID", "at least one"),
+        ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "WISH_INVALID", "must be a list"),
+        ({"cdi_devices": [NAMES[0], NAMES[0]]}, TWO, "WISH_INVALID", "named twice"),
+        ({"cdi_devices": ["0", "1"]}, TWO, "WISH_INVALID", "not a CDI name"),
+        ({"cdi_devices": [1, None]}, TWO, "WISH_INVALID", "not a CDI name"),
+        ({"cdi_device": NAMES}, TWO, "UNKNOWN_FIELD", "the known ones are cdi_devices"),
+        (["x"], TWO, "WISH_INVALID", "must be a mapping"),
+        (None, TWO, "WISH_INVALID", "must be a mapping"),
+    ],
+)
+def test_a_wish_that_does_not_agree_is_refused(block: Any, request_: Request, code: str, word: str) -> None:
+    problems = check_wishes("docker", {"docker": block}, request_)
+    assert code in [problem.code for problem in problems]
+    assert any(word in str(problem) for problem in problems)
+    assert all(problem.field.startswith("docker") for problem in problems)
+
+
+def test_sd_17_wishes_for_a_backend_that_has_none_are_refused() -> None:
+    problems = check_wishes("dokcer", {"dokcer": {"cdi_devices": NAMES}}, TWO)
+    assert [problem.code for problem in problems] == ["UNKNOWN_FIELD"]
+    assert "docker, podman" in problems[0].remedy

@@ -31,9 +31,13 @@ def test_who_starts_more_processes_than_asked_for_is_refused_by_the_kernel(house
 
 @pytest.mark.parametrize(
     ("asked", "seen"),
-    [({"cpu": "1500m"}, {"cpu_millis": 1500}), ({"memory": "48Mi"}, {"memory_bytes": 48 << 20}), ({"pids": 17}, {"pids": 17})],
+    [
+        ({"cpu": "1500m"}, {"cpu_millis": 1500}),
+        ({"memory": "48Mi"}, {"memory_bytes": 48 << 20}),
+        ({"pids": 17}, {"pids": 17}),
+    ],
     ids=["cpu", "memory", "pids"],
-)  # fmt: skip
+)
 def test_limits_are_read_back_from_the_kernel(house: House, asked: dict[str, object], seen: dict[str, int]) -> None:
     row = house.create(**asked)
     observed = house.service.receipt(row.id).observed.limits
@@ -89,10 +93,10 @@ def test_a_user_that_the_image_does_not_know_is_refused(house: House) -> None:
 def test_an_entrypoint_replaces_the_images_and_an_empty_one_takes_it_away(house: House) -> None:
     house.engine.api(
         "POST", f"{house.engine.prefix}/images/load",
-        body=images.saved(house.engine.root, entrypoint=("echo", "entry:")).read_bytes(),
+        body=images.saved(house.engine.root, entrypoint=("echo", "entry")).read_bytes(),
     )  # fmt: skip
     image = "localhost/dibs-test-entry:1"
-    assert house.run("one", image=image)[0] == "entry: one\n"
+    assert house.run("one", image=image)[0] == "entry one\n"
     assert house.run("one", image=image, entrypoint=["echo", "mine:"])[0] == "mine: one\n"
     assert house.run("echo", "alone", image=image, entrypoint=[])[0] == "alone\n"
 

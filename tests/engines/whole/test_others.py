@@ -1,0 +1,214 @@
+"""Containers that dibs did not start, engines beside each other, and what `auto` makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines import images, shared
+from tests.engines.whole.house import House
+
+from dibs.devices import simulated
+from dibs.errors import Busy, DibsError, Unsupported
+from dibs.request import parse_spec
+
+
+def taken(house: House) -> dict[str, str]:
+    return {name: note for name, (state, note) in house.states().items() if state == "external"}
+
+
+def requests(kind: str) -> dict[str, dict[str, Any]]:
+    """The ways in which a container gets a card past dibs, in each engine's words."""
+    if kind == "docker":
+        node = {"PathOnHost": "/dev/null", "PathInContainer": "/dev/simgpu1", "CgroupPermissions": "rwm"}
+        return {
+            "by name": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["sim.dibs/gpu=1"]}]},
+            "as a node": {"Devices": [node]},
+        }
+    return {
+        "by name": {"devices": [{"path": "sim.dibs/gpu=1"}]},
+        "as a node": {"devices": [{"path": "/dev/null:/dev/simgpu1:rwm"}]},
+    }
+
+
+@pytest.mark.parametrize("way", ["by name", "as a node"])
+def test_a_card_in_a_container_of_somebody_else_is_shown_and_not_given_away(house: House, way: str) -> None:
+    name = house.foreign("somebody", **requests(house.kind)[way])
+    assert list(taken(house)) == ["gpu-1"]
+    assert "somebody" in taken(house)["gpu-1"]
+    row = house.create(gpu=2)
+    assert house.nodes(row) == ["simgpu0 c 1:3", "simgpu2 c 1:3"]
+    with pytest.raises(Busy, match="somebody"):
+        house.create(device="gpu-1")
+    told = json.loads(house.dibs("gpus", "-o", "json").stdout)
+    assert [one["state"] for one in told["devices"]] == ["held", "external", "held", "free"]
+    house.remove(name)
+    assert taken(house) == {}
+    assert house.nodes(house.create(device="gpu-1")) == ["simgpu1 c 1:3"]
+
+
+def test_a_card_of_somebody_else_can_be_shared_by_who_insists(house: House) -> None:
+    house.foreign("somebody", **requests(house.kind)["by name"])
+    row = house.create(device="gpu-1", allow_busy=True)
+    assert any("somebody" in note for note in house.service.receipt(row.id).notes)
+
+
+def test_a_privileged_container_may_have_every_card(house: House) -> None:
+    key = {"docker": "Privileged", "podman": "privileged"}[house.kind]
+    name = house.foreign("mighty", **{key: True})
+    assert sorted(taken(house)) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+    house.remove(name)
+    assert taken(house) == {}
+
+
+def test_an_ended_container_holds_nothing(house: House) -> None:
+    name = house.foreign("somebody", **requests(house.kind)["by name"])
+    status, answer = house.engine.api("POST", f"{house.engine.prefix}/containers/{name}/kill?signal=KILL")
+    assert status < 300, answer
+    house.engine.api("POST", f"{house.engine.prefix}/containers/{name}/wait")
+    assert taken(house) == {}
+
+
+@pytest.mark.parametrize(
+    ("request_", "cards"),
+    [
+        ({"Driver": "nvidia", "Count": 2, "Capabilities": [["gpu"]]}, ["gpu-0", "gpu-1"]),
+        ({"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}, ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]),
+        ({"Driver": "nvidia", "DeviceIDs": ["@uuid"], "Capabilities": [["gpu"]]}, ["gpu-2"]),
+    ],
+    ids=["by count", "all", "by id"],
+)
+def test_nvidias_own_request_holds_what_it_would_get(
+    house: House, request_: dict[str, Any], cards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine can start one here, so Docker's description of such a container is put in its place."""
+    from dibs.backends.engines import external
+
+    house.foreign("legacy")
+    uuid = next(one.uuid for one in house.service.inventory().devices if one.name == "gpu-2")
+    wanted = {**request_, "DeviceIDs": [uuid]} if "DeviceIDs" in request_ else request_
+    real = external.holder_of
+
+    def described(engine: str, document: dict[str, Any], sandbox: str = "") -> Any:
+        document["HostConfig"]["DeviceRequests"] = [wanted]
+        return real(engine, document, sandbox)
+
+    monkeypatch.setattr(external, "holder_of", described)
+    assert sorted(taken(house)) == cards
+
+
+def test_two_homes_on_one_engine_leave_each_others_containers_alone(house: House, tmp_path: Path) -> None:
+    other = House(house.engine, tmp_path / "other")
+    other.world()
+    try:
+        mine = house.create(gpu=1)
+        theirs = other.create(gpu=1)
+        assert house.nodes(mine) == ["simgpu0 c 1:3"]
+        assert other.nodes(theirs) == ["simgpu1 c 1:3"], "gpu-0 is in a container of another home"
+        assert list(taken(house)) == ["gpu-1"]
+        assert list(taken(other)) == ["gpu-0"]
+        assert house.again().sandbox(mine.id).state == "running"
+        assert other.again().sandbox(theirs.id).state == "running"
+        other.service.remove(theirs.id, 0.0)
+        assert house.again().sandbox(mine.id).state == "running"
+        assert taken(house) == {}
+    finally:
+        other.close()
+
+
+def test_an_engine_that_does_not_answer_is_told_with_the_cards(house: House) -> None:
+    house.engine.kill()
+    inventory, states = house.again().devices()
+    assert [one.source for one in inventory.errors] == [house.kind]
+    assert len(states) == 4
+    house.engine.start()
+    assert house.again().devices()[0].errors == ()
+
+
+# --- auto, and explaining
+
+
+def test_auto_takes_local_until_an_image_is_asked_for(house: House) -> None:
+    assert house.service.create(parse_spec({"gpu": 1, "workdir": "/tmp"})).backend == "local"
+    row = house.service.create(parse_spec({"gpu": 1, "image": images.REFERENCE, "grace": "0s"}))
+    assert row.backend == house.kind
+    assert house.nodes(row) == ["simgpu1 c 1:3"]
+
+
+def test_explain_names_every_backend_and_why_it_was_passed(house: House) -> None:
+    spec = parse_spec({"gpu": 1, "image": images.REFERENCE})
+    found = {one.backend: one for one in house.service.explain(spec).backends}
+    assert list(found) == ["local", "docker", "podman"]
+    assert found[house.kind].ok
+    assert "IMAGE_UNKNOWN" in [problem.code for problem in found["local"].problems]
+    other = "podman" if house.kind == "docker" else "docker"
+    assert [problem.code for problem in found[other].problems] == ["BACKEND_UNAVAILABLE"]
+    told = house.dibs("explain", "--gpu", "1", "--image", images.REFERENCE).stdout
+    for name in found:
+        assert name in told
+
+
+def test_the_configured_order_decides(house: House) -> None:
+    house.settings(f'backends = ["{house.kind}", "local"]')
+    service = house.again()
+    assert service.create(parse_spec({"gpu": 1, "image": images.REFERENCE, "grace": "0s"})).backend == house.kind
+    # Without an image this engine cannot: the next one is taken, and why is told.
+    assert service.create(parse_spec({"workdir": "/tmp"})).backend == "local"
+
+
+def test_both_engines_at_once_never_give_the_same_card_twice(tmp_path: Path) -> None:
+    engines = {kind: shared.engine(kind) for kind in ("docker", "podman")}
+    for kind, engine in engines.items():
+        if isinstance(engine, str):
+            pytest.skip(f"{kind} is not here: {engine}")
+    docker, podman = engines["docker"], engines["podman"]
+    assert not isinstance(docker, str)
+    assert not isinstance(podman, str)
+    house = House(docker, tmp_path / "home")
+    config = house.home.config / "config.toml"
+    config.write_text(config.read_text() + f'[podman]\nsocket = "{podman.socket}"\n')
+    house.again()
+    house.world()
+    try:
+        rows = [house.create(gpu=1, backend=kind) for kind in ("docker", "podman", "docker", "podman")]
+        leased = [device.id for lease in house.service.leases() for device in lease.devices]
+        assert len(set(leased)) == 4
+        with pytest.raises(Busy):
+            house.create(gpu=1, backend="podman")
+        for row in rows:
+            house.service.remove(row.id, 0.0)
+        assert house.service.leases() == []
+    finally:
+        house.close()
+        podman.remove_containers()
+
+
+def test_without_any_image_an_engine_says_what_is_missing(house: House) -> None:
+    with pytest.raises(DibsError) as caught:
+        house.create(image="", gpu=1)
+    assert "IMAGE_INVALID" in [problem.code for problem in caught.value.problems]
+
+
+def test_sd_44_a_card_that_no_engine_can_pass_makes_no_container(
+    house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its spec has a hook, and lies where only dibs reads it."""
+    simulated.off(house.home)
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    monkeypatch.setenv("DIBS_CDI_DIRS", str(folder))
+    node = {"path": "/dev/vendor0", "hostPath": "/dev/zero", "type": "c", "major": 1, "minor": 5}
+    hook = {"hookName": "createContainer", "path": "/bin/true"}
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "vendor.example/gpu",
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node], "hooks": [hook]}}],
+    }
+    (folder / "vendor.json").write_text(json.dumps(spec))
+    with pytest.raises(Unsupported) as caught:
+        house.create(device="vendor.example/gpu=0")
+    assert caught.value.code == "CDI_NAME_UNKNOWN"
+    assert "dibs doctor" in str(caught.value)
+    assert house.engine.containers() == []

@@ -16,6 +16,7 @@ import pytest
 from tests.local.bench import ENV, PATIENCE, Bench, to_the_end
 
 from dibs.backends.local import zygote
+from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Phase
 
 
@@ -99,7 +100,10 @@ os.kill(os.getpid(), signal.SIGKILL) if {end == "killed"} else None
 
 
 def test_no_process_has_a_descriptor_of_another_one(forked: Bench) -> None:
-    sleeping = [forked.start("sleep", "1000") for _ in range(3)]
+    forked.backend = LocalBackend(forked.home)
+    alone = forked.start("sleep", "1000")
+    forked.backend = LocalBackend(forked.home, long_lived=True)
+    sleeping = [alone, *(forked.start("sleep", "1000") for _ in range(3))]
     sessions = [forked.exec(handle, "sleep", "1000") for handle in sleeping for _ in range(2)]
     counts = {
         handle.keeper.pid: len(os.listdir(f"/proc/{handle.keeper.pid}/fd")) for handle in sleeping if handle.keeper

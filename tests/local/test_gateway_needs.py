@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import _socket
+import fcntl
 import os
 import select
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.local.bench import PATIENCE, Bench, text_until, to_the_end
 
-from dibs.backends.local import consumption
-from dibs.backends.port import Exit, Handle, Limits, Mount, Phase
+from dibs.backends.local import consumption, shim_client, wire
+from dibs.backends.port import Exit, Handle, Limits, Mount, Output, Phase
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.process import absent
 
@@ -152,29 +157,30 @@ def test_discarding_ends_what_runs_and_removes_its_groups(bench: Bench, limits: 
 
 
 def test_a_shim_that_comes_too_late_makes_nothing(bench: Bench) -> None:
-    """Its folder was discarded between the order and the making."""
-    import fcntl
-
+    """Its folder is discarded after it was given its orders."""
     workload = bench.workload("touch", "ran")
     folder = bench.home.sandbox(workload.id)
-    realisation = bench.backend.render(workload, folder)
-    real, removed = bench.backend._helpers.start, []
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as `discard` has it
+    waits = " -> FLOCK  ADVISORY  WRITE ", f":{os.fstat(lock).st_ino} "
+    seen: list[str] = []
 
-    def start(module: str, stdin: int = -1, stdout: int = -1):  # type: ignore[no-untyped-def]
-        lock = os.open(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as `discard` has it
-        program = real(module, stdin, stdout)
+    def discard() -> None:
+        while not seen and threading.main_thread().is_alive():
+            lines = Path("/proc/locks").read_text().splitlines()
+            seen.extend(line for line in lines if all(word in line for word in waits))
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
         os.close(lock)
-        removed.append(True)
-        return program
 
-    bench.backend._helpers.start = start  # type: ignore[method-assign]
-    with pytest.raises(BackendUnavailable):
-        bench.backend.create(workload, realisation, folder)
-    assert removed
+    thread = threading.Thread(target=discard, daemon=True)
+    thread.start()
+    with pytest.raises(BackendUnavailable, match="was removed"):
+        bench.backend.create(workload, bench.backend.render(workload, folder), folder)
+    thread.join(PATIENCE)
+    assert seen
     assert list(bench.work.iterdir()) == []
     assert not folder.exists()
 
@@ -274,6 +280,38 @@ def test_a_command_that_never_stops_talking_waits_for_its_reader(bench: Bench) -
         assert pieces
         if isinstance(pieces[-1], Exit):
             break
+
+
+def test_what_is_left_in_a_stream_at_the_end_has_an_end() -> None:
+    """Somebody in the background may write for ever, and faster than we read; here it is /dev/zero."""
+    code = """
+import sys; sys.path.append(sys.argv[1])
+import keeper, os
+one = keeper.Keeper()
+taken = []
+one.emit = lambda stream, data: taken.append(len(data))
+fd = os.open("/dev/zero", os.O_RDONLY)
+one.poller.register(fd, 0)
+one.outputs = {fd: 1}
+one.drain()
+print(sum(taken), one.outputs)
+"""
+    argv = [sys.executable, "-I", "-S", "-c", code, str(Path(wire.__file__).parent)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "65536 {}\n"
+
+
+def test_one_call_gives_no_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = _socket.socketpair()
+    monkeypatch.setattr(shim_client, "ENOUGH", 1000)
+    session = shim_client.ShimSession(shim_client.Connection(ours), {})
+    for letter in (b"a", b"b", b"c"):
+        theirs.sendall(wire.frame(b"O", letter * 60_000))
+    for letter in (b"a", b"b", b"c"):
+        assert select.select([session.fileno()], [], [], 0)[0]
+        assert session.receive(0) == [Output("stdout", letter * 60_000)]
+    theirs.close()
+    session.close()
 
 
 def test_a_writer_in_the_background_does_not_hold_up_the_end(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.registry import Registry
+from dibs.workloads.registry import ENGINES, Registry
 
 
 def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tuple[Backend, SandboxSpec]:
@@ -104,6 +104,9 @@ def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list
         reason = f"the local backend has no such image; it has {known}"
         remedy = "take one of these, name a root folder or tar under [images] in the configuration, or use an engine"
         return [Problem("IMAGE_UNKNOWN", "image", spec.image, reason, remedy)]
+    if backend in ENGINES and not spec.image and spec.root == "host":
+        remedy = "say which: --image python:3.12, or the path of a tar; or use --backend local"
+        return [Problem("IMAGE_INVALID", "image", "", "a container is made from an image", remedy)]
     return []
 
 

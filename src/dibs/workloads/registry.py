@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from dibs.backends.engines.backend import EngineBackend
 
 NAMES = ("local", "docker", "podman", "fake")
-AUTO = ("local", "docker", "podman")  # `fake` runs nothing, so it is only ever taken by name
+ENGINES = ("docker", "podman")
+AUTO = ("local", *ENGINES)  # `fake` runs nothing, so it is only ever taken by name
 
 UserBackend = Callable[[Backend, int], Backend]
 
@@ -94,7 +95,7 @@ class Registry:
         """The container engines that are on this host, whether or not `auto` would take them."""
         from dibs.backends.engines.finding import find
 
-        found = [name for name in ("docker", "podman") if find(name, self._home).target]
+        found = [name for name in ENGINES if find(name, self._home).target]
         return [cast("EngineBackend", self.get(name)) for name in found]
 
     def candidates(self, wanted: str, uid: int | None = None) -> Iterator[Backend]:

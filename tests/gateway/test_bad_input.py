@@ -68,6 +68,12 @@ def test_null_is_no_value_for_a_field(served: RunningGateway, field: str) -> Non
     assert [problem["field"] for problem in reply.data["problems"]] == [field]
 
 
+@pytest.mark.parametrize("labels", [{"a\n": "b"}, {"a": "b\n"}, {"a\r\n": "b"}, {"a": "\x1b[0m"}])
+def test_a_label_has_no_line_break_in_it(served: RunningGateway, labels: dict[str, str]) -> None:
+    reply = served.ask("PATCH", f"{ROOT}/any", {"labels": labels})
+    assert (reply.status, reply.data["problems"][0]["field"]) == (400, "labels")
+
+
 def test_all_problems_of_a_body_are_told(served: RunningGateway) -> None:
     reply = served.ask("POST", f"{ROOT}/any/exec", {"command": [], "env": {"1": "x"}, "user": "root", "shell": True})
     assert reply.status == 400

@@ -19,7 +19,7 @@ from dibs.gateway.openapi import OPERATIONS, document
 from .conftest import RunningGateway
 
 # The grammar of these bodies is richer than JSON Schema can say: what fits it may still be refused, with reasons.
-RICH = ("createSandbox", "explain", "keepClaim", "solveClaim")
+RICH = ("createSandbox", "explain", "keepClaim", "solveClaim", "uploadFiles")
 CONFIG = """
 [checks]
 positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 504]
@@ -93,18 +93,9 @@ def test_fuzzing_a_sandbox_that_is_there_finds_nothing(
     made = served.ask("POST", "/api/v1/sandboxes", {"gpu": 1, "name": "lab", "command": ["sleep", "600"]})
     served.sandbox(made.data["id"], "running")
     config = Path(fuzzer[2])
-    config.write_text(
-        config.read_text().replace("[[operations]]", '[parameters]\n"path.ref" = "lab"\n[[operations]]', 1)
-    )
-    asked = [
-        "getSandbox",
-        "changeSandbox",
-        "getReceipt",
-        "listSandboxEvents",
-        "getLogs",
-        "downloadFiles",
-        "uploadFiles",
-    ]
+    known = '[parameters]\n"path.ref" = "lab"\n"query.path" = "/tmp"\n'
+    config.write_text(known + config.read_text())
+    asked = ("getSandbox", "changeSandbox", "getReceipt", "listSandboxEvents", "downloadFiles", "uploadFiles")
     chosen = [word for name in asked for word in ("--include-operation-id", name)]
     run([*fuzzer, "--mode", "all", "--phases", "fuzzing", "-n", "15", *chosen], tmp_path)
     assert served.ask("GET", "/api/v1/sandboxes/lab").data["state"] == "running"

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+
+import pytest
+
+from dibs.gateway.auth import Auth, Peer
+from dibs.gateway.threads import Pool
+from dibs.home import Home
+from dibs.settings import GatewaySettings
+from dibs.workloads.service import Workloads
 
 from .conftest import RunningGateway
 
@@ -42,9 +51,21 @@ def test_an_unknown_token_and_another_scheme_are_refused(served: RunningGateway)
 
 
 def test_on_the_unix_socket_the_peer_is_who_it_is(served: RunningGateway) -> None:
-    import os
-
     assert served.ask("GET", "/api/v1/whoami", unix=True).data["uid"] == os.getuid()
+
+
+@pytest.mark.parametrize("host_service", [True, False])
+def test_another_user_on_the_socket_gets_the_hosts_folders_only_from_a_host_service(
+    home: Home, host_service: bool
+) -> None:
+    pool = Pool(lambda: Workloads(home))
+    auth = Auth(pool, GatewaySettings(), host_service=host_service)
+    stranger = auth.of_peer(Peer(1, 54321, 54321))
+    assert (stranger.uid, stranger.name, stranger.owns_all) == (54321, "54321", False)
+    assert stranger.afar is not host_service
+    assert "admin" not in stranger.scopes
+    assert auth.of_peer(Peer(1, os.getuid(), 0)).afar is False
+    pool.close()
 
 
 def test_a_token_is_printed_once_and_kept_as_a_hash(served: RunningGateway) -> None:

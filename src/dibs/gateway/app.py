@@ -69,7 +69,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         settings=settings,
         home=home,
         pool=pool,
-        auth=Auth(pool, settings.gateway),
+        auth=Auth(pool, settings.gateway, host_service=host_service),
         metrics=metrics,
         dispatcher=dispatcher,
         changes=Changes(pool),

@@ -53,8 +53,9 @@ class Peer(NamedTuple):
 class Auth:
     """One per gateway."""
 
-    def __init__(self, pool: Pool, settings: GatewaySettings) -> None:
+    def __init__(self, pool: Pool, settings: GatewaySettings, *, host_service: bool = False) -> None:
         self._pool = pool
+        self._host_service = host_service
         self._loopback_open = settings.loopback_open
         self._me = this_process()
         self._known: OrderedDict[str, tuple[float, Identity | Refused]] = OrderedDict()
@@ -86,10 +87,15 @@ class Auth:
         raise refuse("TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`")
 
     def of_peer(self, peer: Peer) -> Identity:
-        """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything."""
+        """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything.
+
+        Only a host service runs sandboxes as other users. Elsewhere they would run as the gateway's user, so whoever
+        else may connect is treated as one who comes from afar: no folder of the host is shared.
+        """
         mine = peer.uid in (0, self._me.uid)
+        afar = not mine and not self._host_service
         scopes = frozenset(SCOPES) if mine else frozenset({"sandboxes:read", "sandboxes:write"})
-        return Identity(name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine)
+        return Identity(name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, afar=afar)
 
     async def _by_token(self, token: str) -> Identity:
         digest = hashlib.sha256(token.encode()).hexdigest()

@@ -98,8 +98,14 @@ class _Exchange:
             await self._app(scope, self.receive, self.send)
         except DibsError as error:
             if self._status:
+                self._broken(error, request_id)
+            else:
+                await self._refuse(error, request_id)
+        except Exception as error:
+            cause = error.__cause__ or error
+            if not self._status or not isinstance(cause, DibsError | ClientGone | ConnectionError):
                 raise
-            await self._refuse(error, request_id)
+            self._broken(cause, request_id)
         finally:
             if self._stream:
                 self._gateway.metrics.connections.labels("stream").dec()
@@ -108,6 +114,11 @@ class _Exchange:
                 _route(scope), scope["method"], self._status or 499, None if self._stream else seconds
             )
             _line(scope, scope["method"], self._status or 499, began, request_id)
+
+    def _broken(self, error: Exception, request_id: str) -> None:
+        """What went wrong in the middle of an answer cannot be said any more: the server hangs up before its end."""
+        code = error.code if isinstance(error, DibsError) else type(error).__name__
+        log.warning("an answer was broken off: %s", code, extra={"data": {"request_id": request_id}})
 
     def _check_length(self) -> None:
         for name, value in self._scope["headers"]:

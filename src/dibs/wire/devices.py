@@ -135,12 +135,15 @@ class Queue(msgspec.Struct, frozen=True):
     length: int
 
 
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_DOMAIN = r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?){0,5}"
+_TAINT = rf"^({_DOMAIN}/)?{_WORD}(={_WORD})?(:(NoSchedule|NoExecute|None))?$(?!\n)"
+
+
 class TaintRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`maintenance`, `maintenance=fan` or `maintenance=fan:NoExecute`."""
 
-    taint: Annotated[
-        str, Meta(min_length=1, max_length=200, pattern=r"^[a-z]+(=[a-z]+)?(:(NoSchedule|NoExecute|None))?$")
-    ]
+    taint: Annotated[str, Meta(min_length=1, max_length=300, pattern=_TAINT)]
 
 
 class TaintsGone(msgspec.Struct, frozen=True):

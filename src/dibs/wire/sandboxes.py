@@ -11,13 +11,28 @@ SandboxState = Literal["queued", "creating", "running", "paused", "stopping", "e
 LIVE: tuple[str, ...] = ("queued", "creating", "running", "paused", "stopping")
 ENDED: tuple[str, ...] = ("exited", "failed")
 
-LabelName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._/-]+$")]
-LabelValue = Annotated[str, Meta(max_length=1024, pattern=r"^[ -~]*$")]
+# `$` alone would let one line break at the end pass.
+LabelName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._/-]+$(?!\n)")]
+LabelValue = Annotated[str, Meta(max_length=1024, pattern=r"^[ -~]*$(?!\n)")]
 Word = Annotated[str, Meta(max_length=131072, pattern=r"^[^\x00]*$")]
-EnvName = Annotated[str, Meta(max_length=1024, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvName = Annotated[str, Meta(max_length=1024, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^/[^\x00]*$")]
-Duration = Annotated[str, Meta(max_length=32, pattern=r"^([0-9]{1,6}(ms|[smhd])){1,4}$")]
-User = Annotated[str, Meta(max_length=64, pattern=r"^[0-9]{1,9}(:[0-9]{1,9})?$")]
+# At most 366 days: up to three parts of which none can be more than a third of that, or whole days.
+_DAYS = r"([12][0-9]{2}|3[0-5][0-9]|36[0-6])d"
+Duration = Annotated[
+    str,
+    Meta(
+        max_length=32, pattern=rf"^(([0-9]{{1,7}}m?s|[0-9]{{1,5}}m|[0-9]{{1,3}}h|[0-9]{{1,2}}d){{1,3}}|{_DAYS})$(?!\n)"
+    ),
+]
+TimeToLive = Annotated[  # not less than a second
+    str,
+    Meta(
+        max_length=32,
+        pattern=rf"^(([1-9][0-9]{{0,6}}s|[1-9][0-9]{{0,4}}m|[1-9][0-9]{{0,2}}h|[1-9][0-9]?d){{1,3}}|{_DAYS})$(?!\n)",
+    ),
+]
+User = Annotated[str, Meta(max_length=64, pattern=r"^[0-9]{1,9}(:[0-9]{1,9})?$(?!\n)")]
 
 
 class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +91,7 @@ class SandboxPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may change. A label that is null goes; `ttl` counts from now, null: it does not end by itself."""
 
     labels: dict[LabelName, LabelValue | None] | UnsetType = UNSET
-    ttl: Duration | UnsetType | None = UNSET
+    ttl: TimeToLive | UnsetType | None = UNSET
 
 
 class ExecRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-ClaimName = Annotated[str, Meta(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+ClaimName = Annotated[str, Meta(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)")]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

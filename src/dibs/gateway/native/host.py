@@ -38,7 +38,7 @@ class AllQuery(msgspec.Struct, frozen=True):
 class TaintQuery(msgspec.Struct, frozen=True):
     """`key`: only the taints of this key; all of them if left out."""
 
-    key: Annotated[str, Meta(max_length=316, pattern=r"^[a-zA-Z0-9./_-]*$")] = ""
+    key: Annotated[str, Meta(max_length=316, pattern=r"^[a-zA-Z0-9./_-]*$(?!\n)")] = ""
 
 
 @get("/api/v1/devices")

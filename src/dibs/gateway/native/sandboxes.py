@@ -48,7 +48,7 @@ _KEY = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
 _STILL_CREATING = 60.0  # seconds that an end waits for a creation that is under way
 _LONGEST_POLL = 600.0
 
-Label = Annotated[str, Meta(max_length=1100, pattern=r"^[A-Za-z0-9._/-]{1,63}=[ -~]*$")]
+Label = Annotated[str, Meta(max_length=1100, pattern=r"^[A-Za-z0-9._/-]{1,63}=[ -~]*$(?!\n)")]
 
 
 class ListQuery(msgspec.Struct, frozen=True):

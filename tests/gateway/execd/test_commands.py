@@ -133,9 +133,11 @@ def test_an_interruption_ends_the_group(box: Box) -> None:
 
 def test_a_client_that_goes_takes_its_command_with_it(box: Box) -> None:
     """Also one that does not listen to hang-ups."""
-    connection, answer = box.stream("/command", {"command": "trap '' HUP TERM; sleep 323 & wait; sleep 323"})
+    connection, answer = box.stream(
+        "/command", {"command": "trap '' HUP TERM; echo ready; sleep 323 & wait; sleep 323"}
+    )
     command = first_event(answer)["text"]
-    assert connection.sock is None or connection.sock.close() is None
+    assert first_event(answer)["text"] == "ready"
     answer.close()
     connection.close()
     box.gateway.until(lambda: not box.ask("GET", f"/command/status/{command}").data["running"])
@@ -221,6 +223,16 @@ def test_another_tenant_learns_nothing_of_a_sandbox(box: Box) -> None:
         assert mine.status == theirs.status == 404, path
         assert mine.body.replace(box.id.encode(), b"") == theirs.body.replace(unknown.id.encode(), b"")
     assert box.ask("GET", "/ping", token="nonsense").status == 401
+
+
+def test_a_command_is_found_by_the_name_and_by_the_id_of_its_sandbox(box: Box) -> None:
+    name = box.gateway.sandbox(box.id)["name"]
+    command = Box(box.gateway, name).run({"command": "exit 3", "background": True})[0]["text"]
+    box.gateway.until(lambda: not box.ask("GET", f"/command/status/{command}").data["running"])
+    other = make(box.gateway)
+    assert other.ask("GET", f"/command/status/{command}").status == 404
+    assert other.ask("GET", f"/command/{command}/logs").status == 404
+    assert other.ask("DELETE", f"/command?id={command}").status == 404
 
 
 def test_a_hundred_clients_at_once(box: Box) -> None:

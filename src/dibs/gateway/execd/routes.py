@@ -34,6 +34,7 @@ from dibs.gateway.state import Gateway
 
 EXECD, EGRESS = 44772, 18080
 _PATH = re.compile(rb"((?:/v1)?/sandboxes/[^/]+/proxy/([^/?]+))(/[^?]*)?(?:\?.*)?", re.DOTALL)
+_ID = re.compile(r"sb-[0-9a-f]{12}")
 _IDENTITY = re.compile(r"/v1/filesystem/(\d{1,10})/(\d{1,10})(/.*)")
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
@@ -307,8 +308,11 @@ def _split(scope: Any) -> tuple[str, str, bytes]:
     return match[1].decode("latin-1"), unquote(match[2].decode("latin-1")), match[3] or b"/"
 
 
-def _inside(connection: Any, gateway: Gateway, sandbox_id: str, scope: str) -> Inside:
-    return Inside(gateway.pool, require(connection, scope), sandbox_id)
+async def _inside(connection: Any, gateway: Gateway, sandbox_id: str, scope: str) -> Inside:
+    identity = require(connection, scope)
+    if _ID.fullmatch(sandbox_id) is None:  # a name: what is kept of it is kept under its id
+        sandbox_id = await gateway.pool.call(lambda workloads: workloads.seen_by(identity).sandbox(sandbox_id).id)
+    return Inside(gateway.pool, identity, sandbox_id)
 
 
 @route(
@@ -330,11 +334,11 @@ async def on_request(request: Request[Any, Any, Any], sandbox_id: str) -> ASGIAp
     if port not in (EXECD, EGRESS):
         query = request.scope.get("query_string", b"")
         target = rest + (b"?" + query if query else b"")
-        inside = _inside(request, gateway, sandbox_id, "sandboxes:write")
+        inside = await _inside(request, gateway, sandbox_id, "sandboxes:write")
         await inside.check()
         return proxy.Proxied(inside, port, target, prefix)
     reading = request.method == "GET" and path in ("/ping", "/metrics", "/metrics/watch")
-    inside = _inside(request, gateway, sandbox_id, "sandboxes:read" if reading else "sandboxes:write")
+    inside = await _inside(request, gateway, sandbox_id, "sandboxes:read" if reading else "sandboxes:write")
     if port == EGRESS:
         await inside.check()
         text = "network policies are not enforced here: no egress proxy is set up"
@@ -380,7 +384,7 @@ async def on_websocket(socket: WebSocket[Any, Any, Any], sandbox_id: str) -> Non
     try:
         prefix, port_text, rest = _split(socket.scope)
         port = proxy.port_of(port_text)
-        inside = _inside(socket, gateway, sandbox_id, "sandboxes:write")
+        inside = await _inside(socket, gateway, sandbox_id, "sandboxes:write")
         await inside.check()
         if port in (EXECD, EGRESS):
             await _terminal(execd_of(gateway), socket, inside, unquote(rest.decode("latin-1")))

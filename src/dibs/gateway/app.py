@@ -5,7 +5,6 @@ A surface is a module with `route_handlers()`. The native API is under /api/v1; 
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
 from dibs.errors import DibsError, Internal
+from dibs.gateway import execd, native, opensandbox
 from dibs.gateway.as_user import acting_for
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
@@ -33,8 +33,6 @@ from dibs.settings import Settings
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
-
-SURFACES = ("dibs.gateway.native", "dibs.gateway.opensandbox", "dibs.gateway.execd")
 
 
 class App:
@@ -112,14 +110,7 @@ def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[],
 
 
 def _handlers() -> list[Any]:
-    found: list[Any] = []
-    for name in SURFACES:
-        try:
-            module = importlib.import_module(name)
-            found += module.route_handlers()
-        except (ModuleNotFoundError, AttributeError) as error:  # while the surfaces are being written
-            log.warning("%s is not served: %s", name, error)
-    return found
+    return [*native.route_handlers(), *opensandbox.route_handlers(), *execd.route_handlers()]
 
 
 def _refuse(request: Request[Any, Any, Any], error: DibsError) -> Response[bytes]:

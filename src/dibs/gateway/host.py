@@ -204,9 +204,7 @@ def serving(flags: dict[str, Any], config: str | None) -> Home:
 def install(machine: Machine, *, start: bool) -> Iterator[Step]:
     """Set it up, step by step. What is there already is left, or brought up to date."""
     need_root(machine)
-    import dibs
-
-    closed = unreadable_for_others([sys.executable, dibs.__file__])
+    closed = unreadable_for_others([sys.executable, __file__])
     if closed:
         raise InvalidRequest(
             "ordinary users cannot get to this installation, and the service runs it as them",

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER = 2.0  # seconds that an engine which was not there is not asked again; arbitrary
 SLICE = 5.0  # seconds of one wait for an end, before the state is looked at again
+FRESH = 2.0  # seconds that an image is taken to be as it was; a container is made from its id or refused
 MOST_LOOKS = 256  # that are remembered; each is asked for right after its start
 GONE = 30.0  # seconds for a container to vanish after its removal was asked for
 
@@ -82,6 +83,7 @@ class EngineBackend:
         self._known: Facts | None = None
         self._missing: tuple[float, DibsError] | None = None
         self._looks: dict[str, Observation] = {}  # taken during starts
+        self._images: dict[str, tuple[float, images.Image]] = {}
         self.on_progress: images.Progress | None = None  # told while an image is pulled
 
     # --- filled in by each engine
@@ -209,11 +211,33 @@ class EngineBackend:
 
     def _form(self, workload: Workload, client: Client, image_id: str | None) -> rendering.Form:
         try:
-            return rendering.form(self.name, workload, self.facts(), client, self._home, image_id, self.can_limit)
+            return rendering.form(
+                self.name, workload, self.facts(), self._image(client), self._home, image_id, self.can_limit
+            )
         except Unreachable as error:
             self._lost(error)
         except EngineError as error:
             raise errors.translate(self.name, error, field="image", value=workload.image) from error
+
+    def _image(self, client: Client) -> rendering.FindImage:
+        """What is known of an image; one that was looked at a moment ago is not looked at again."""
+
+        def find(reference: str) -> images.Image | None:
+            with self._lock:
+                known = self._images.get(reference)
+            if known is not None and time.monotonic() - known[0] < FRESH:
+                return known[1]
+            found = images.find(client, reference)
+            with self._lock:
+                if found is None:
+                    self._images.pop(reference, None)
+                else:
+                    self._images[reference] = self._images[found.id] = (time.monotonic(), found)
+                    if len(self._images) > MOST_LOOKS:
+                        self._images.clear()
+            return found
+
+        return find
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:  # noqa: ARG002
         client = self.client()
@@ -226,6 +250,8 @@ class EngineBackend:
             if made:
                 shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, EngineError):
+                with self._lock:
+                    self._images.clear()  # it may be the image that is gone
                 raise errors.translate(self.name, error, field="sandbox", value=workload.id) from error
             if isinstance(error, Unreachable | TimeoutError):
                 self._undo(workload.id, folder)
@@ -260,7 +286,7 @@ class EngineBackend:
             except EngineError as error:
                 raise errors.translate(self.name, error, field="image", value=reference) from error
         try:
-            found = images.find(client, reference)
+            found = self._image(client)(reference)
             if found is not None and not (workload.platform and found.platform != workload.platform):
                 return found.id
             images.pull(client, self.name, reference, workload.platform, self.on_progress)
@@ -327,6 +353,8 @@ class EngineBackend:
 
     def _check_started(self, handle: Handle) -> None:
         """Note its first process, and see that the engine's init found the command: it would only exit otherwise."""
+        if (Path(handle.folder) / "init").exists():
+            return  # done while it was held
         state = self._state(handle) or {}
         pid = int(state.get("Pid") or 0)
         init = keeping.remember_init(Path(handle.folder), pid)
@@ -492,7 +520,9 @@ class EngineBackend:
     # --- conversations
 
     def attach(self, handle: Handle) -> Session:
-        status = self.status(handle)
+        folder = Path(handle.folder)
+        held = folder.is_dir() and not (folder / "init").exists() and keeping.ending(folder) is None
+        status = Status(Phase.HELD) if held else self.status(handle)
         if status.phase not in (Phase.RUNNING, Phase.PAUSED, Phase.HELD):
             raise not_running(status, handle)
         interactive = handle.data.get("interactive") == "1"

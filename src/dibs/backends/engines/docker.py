@@ -11,9 +11,10 @@ from typing import Any
 from dibs.backends.engines import rendering
 from dibs.backends.engines.backend import EngineBackend, container_name
 from dibs.backends.engines.client import Client, EngineError
-from dibs.backends.engines.early import Watcher
+from dibs.backends.engines.early import Watcher, places
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path
 from dibs.backends.port import Handle, Usage
+from dibs.home import Home
 from dibs.http import query, segment
 
 NEWEST = (1, 44)  # the API that this was written for: devices by CDI name, and folders told by the engine
@@ -25,6 +26,10 @@ class DockerBackend(EngineBackend):
 
     name = "docker"
     wait_condition = "condition=not-running"
+
+    def __init__(self, home: Home) -> None:
+        super().__init__(home)
+        self._places = places()
 
     def _connect(self, target: str) -> Client:
         client = Client(target.replace("tcp://", "http://", 1), "")
@@ -135,7 +140,7 @@ class DockerBackend(EngineBackend):
         return str(client.call("POST", "/containers/create" + query(name=name), json=body)["Id"])
 
     def _ignite(self, handle: Handle, client: Client) -> int:
-        watcher = Watcher(handle.data.get("container", ""), self.facts().peer)
+        watcher = Watcher(handle.data.get("container", ""), self.facts().peer, self._places)
         watcher.start()
         try:
             return client.answer("POST", self.container(handle) + "/start", accept=(304,))[0]

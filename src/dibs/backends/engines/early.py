@@ -11,7 +11,6 @@ it never makes one up.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 
@@ -23,7 +22,8 @@ from dibs.backends.port import Observation
 from dibs.errors import BackendUnavailable
 from dibs.process import ProcessName
 
-_TICK = 0.0005  # seconds between two looks; the moment lasts for several of them
+_TICK = 0.002  # seconds between two looks at a process; the moment lasts for several of them, mostly
+_PAUSE = 0.01  # seconds between two looks for a group: it is there long before that moment
 _PLACES = ("docker/{id}", "system.slice/docker-{id}.scope", "docker.slice/docker-{id}.scope")
 
 
@@ -66,41 +66,52 @@ def look(pid: int, engine: ProcessName | None, env: dict[str, str]) -> Observati
 class Watcher(threading.Thread):
     """Waits for that moment of a container that somebody else starts. `stop` gives what was seen."""
 
-    def __init__(self, container: str, engine: ProcessName | None) -> None:
+    def __init__(self, container: str, engine: ProcessName | None, places: list[str]) -> None:
+        """`places`: where groups of this engine were found before; a place that is found is put first."""
         super().__init__(name="dibs-early-look", daemon=True)
         self._engine = engine
+        self._container = container
         self._over = threading.Event()
         self._seen: Observation | None = None
-        self._files = [f"{tree}/{place.format(id=container)}/cgroup.procs" for tree in trees() for place in _PLACES]
+        self._places = places
 
     def run(self) -> None:
-        with contextlib.suppress(OSError):  # the moment is short, and the machine may be busy; not everybody may ask
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
-        while not self._over.wait(_TICK):
-            pid = self._first()
+        file, pid = "", 0
+        while not self._over.wait(_TICK if pid else _PAUSE):
+            file = file or self._find()
+            pid = pid or (_first(file) if file else 0)
             if not pid or not waits(pid):
                 continue
             env = _bundle_environment(pid)
             self._seen = look(pid, self._engine, env) if env is not None else None
-            if self._seen is not None:
-                return
+            return
 
-    def _first(self) -> int:
-        for name in self._files:
-            try:
-                with open(name) as file:
-                    line = file.readline().strip()
-            except OSError:
-                continue
-            if line:
-                self._files = [name]
-                return int(line)
-        return 0
+    def _find(self) -> str:
+        for place in self._places:
+            path = place.format(id=self._container)
+            if os.path.exists(path):
+                self._places[:] = [place]  # all of its containers are there
+                return path
+        return ""
 
     def stop(self) -> Observation | None:
         self._over.set()
         self.join()
         return self._seen
+
+
+def places() -> list[str]:
+    """Where Docker may put the group of a container."""
+    return [f"{tree}/{place}/cgroup.procs" for tree in trees() for place in _PLACES]
+
+
+def _first(path: str) -> int:
+    try:
+        with open(path) as file:
+            line = file.readline().strip()
+    except OSError:
+        return 0
+    return int(line) if line else 0
 
 
 def _bundle_environment(pid: int) -> dict[str, str] | None:

@@ -7,9 +7,10 @@ from outside is taken there too, so that a command which ends at once was still 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
-from dibs.backends.engines import early, rendering
+from dibs.backends.engines import early, keeping, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
@@ -132,6 +133,9 @@ class PodmanBackend(EngineBackend):
                 facts = self.facts()
                 env = early.environment(facts.seen(str(document.get("OCIConfigPath", ""))))
                 self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
+                status = client.answer("POST", f"{base}/start", accept=(304,))[0]
+                keeping.remember_init(Path(handle.folder), pid)
+                return status
         return client.answer("POST", f"{base}/start", accept=(304,))[0]
 
     def _events_path(self, filters: str) -> str:

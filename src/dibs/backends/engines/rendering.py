@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.backends.engines import images, passing, states
-from dibs.backends.engines.client import Client
 from dibs.backends.engines.facts import Facts
 from dibs.backends.port import Capability, Expectation, LogRecord, Realisation, Workload
 from dibs.errors import InvalidRequest, Problem, Unsupported
@@ -23,6 +22,7 @@ from dibs.http import Connection, Response
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # what engines set without an image's own
 LOG_BYTES = 16 << 20  # per file, of which there are two; arbitrary
 _OURS_TO_FIX = frozenset(("LIMIT_NOT_ENFORCEABLE", "CDI_NAME_UNKNOWN", "CDI_SPECS_DIFFER", "PLATFORM_MISMATCH"))
+FindImage = Callable[[str], images.Image | None]
 CanLimit = Callable[[Literal["cpu", "memory", "pids"]], Capability]
 
 
@@ -46,7 +46,7 @@ def form(
     engine: str,
     workload: Workload,
     facts: Facts,
-    client: Client,
+    find_image: FindImage,
     home: Home,
     image_id: str | None,
     can_limit: CanLimit,
@@ -54,7 +54,7 @@ def form(
     """`image_id`: the image that was found or loaded; None while only looking."""
     problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
     notes: list[str] = []
-    image = _image(engine, workload, facts, client, image_id, problems, notes)
+    image = _image(engine, workload, facts, find_image, image_id, problems, notes)
     wished = tuple(workload.wishes.get("cdi_devices", ()))
     devices = passing.decide(workload.devices, facts, workload.env, wished)
     problems += devices.problems
@@ -134,7 +134,7 @@ def _image(
     engine: str,
     workload: Workload,
     facts: Facts,
-    client: Client,
+    find_image: FindImage,
     image_id: str | None,
     problems: list[Problem],
     notes: list[str],
@@ -147,7 +147,7 @@ def _image(
         trouble = images.unusable(reference)
         problems += trouble.problems if trouble is not None else ()
         return None
-    found = images.find(client, image_id or reference)
+    found = find_image(image_id or reference)
     if found is None:
         notes.append(f"the image {reference} is not here: {engine} will pull it")
         return None

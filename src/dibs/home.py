@@ -20,6 +20,7 @@ import msgspec
 from dibs.errors import StateError
 
 HOST_WIDE = Path("/var/lib/dibs")
+HOST_SOCKETS = Path("/run/dibs")
 
 
 class Home(msgspec.Struct, frozen=True):

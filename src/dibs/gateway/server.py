@@ -306,6 +306,9 @@ async def _run(app: App, sockets: list[socket.socket], ready: Callable[[App], No
         ws="websockets-sansio",
         ws_max_size=max(gateway.max_body, 1 << 20),
         ws_per_message_deflate=False,
+        # A client that is stopped, or whose reader is a pager, is silent for as long as it likes. Who is really gone is
+        # told by the kernel.
+        ws_ping_timeout=None,
         lifespan="on",
         interface="asgi3",
         log_config=None,

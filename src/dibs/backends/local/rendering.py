@@ -17,7 +17,7 @@ from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.port import Expectation, Realisation, Workload
 from dibs.errors import BackendUnavailable, InvalidRequest, Unsupported
-from dibs.home import Home, find_home
+from dibs.home import HOST_SOCKETS, Home, find_home
 
 
 def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes: Probes) -> Realisation:
@@ -113,9 +113,9 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
 
 
 def _secrets(home: Home) -> list[str]:
-    """Folders that no sandbox may see: with the socket of a shim one commands a sandbox."""
+    """Folders that no sandbox may see: with the socket of a shim, or of the host service, one commands a sandbox."""
     default = find_home({"HOME": os.path.expanduser("~")}).state
-    return list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default)))
+    return list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default, HOST_SOCKETS)))
 
 
 def _host_layout(bwrap: str, probes: Probes) -> Layout:

@@ -16,6 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from litestar import websocket
@@ -183,12 +184,13 @@ async def _place(gateway: Gateway, wish: Wish) -> Any:
     if wish.spec.wait_seconds is None:
         yield
         return
-    places = _places.setdefault(id(gateway), asyncio.Semaphore(_WAITING_AT_ONCE))
-    async with places:
+    if gateway not in _places:
+        _places[gateway] = asyncio.Semaphore(_WAITING_AT_ONCE)
+    async with _places[gateway]:
         yield
 
 
-_places: dict[int, asyncio.Semaphore] = {}
+_places: WeakKeyDictionary[Gateway, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def _listen(socket: Socket, gone: threading.Event) -> None:

@@ -7,6 +7,7 @@ Files of a sandbox, in its folder:
     shim.sock   where the shim listens while the sandbox lives
     log, log.1  what the command said
     exit.json   how it ended; written last
+    phase       held, running or paused, while the sandbox lives
     layout      the mount points that make up its root
     shim.err    what went wrong with the shim itself; empty
 """
@@ -33,7 +34,7 @@ from dibs.backends.local import (
     rendering,
     roots,
 )
-from dibs.backends.local.handles import await_gone, exit_status, groups, is_here, living_init, not_running
+from dibs.backends.local.handles import await_gone, exit_status, groups, is_here, is_running, living_init, not_running
 from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
 from dibs.backends.local.probes import Probes
@@ -347,6 +348,8 @@ class LocalBackend:
         return entering.run(self._helpers, handle, command)
 
     def _must_run(self, handle: Handle) -> None:
+        if is_running(handle):
+            return
         status = self.status(handle)
         if status.phase is not Phase.RUNNING:
             raise not_running(status, handle)
@@ -536,7 +539,7 @@ def _forget(folder: Path, made: bool, group: cgroups.Group) -> None:
     if made:
         _remove(folder)
         return
-    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "layout", "log", "log.1"):
+    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "layout", "log", "log.1", "phase"):
         (folder / name).unlink(missing_ok=True)
     for name in ("bundle", "bundle-inside"):
         _remove(folder / name)

@@ -100,10 +100,11 @@ def copy_in(helpers: Helpers, handle: Handle, archive: Iterator[bytes], path: st
 
 
 def copy_out(helpers: Helpers, handle: Handle, path: str) -> Iterator[bytes]:
+    spec = [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))]
     reading, writing = os.pipe()
     try:
         connection = helpers.enter(stdout=writing)
-        connection.send(b"H", [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))])
+        connection.send(b"H", spec)
     except (DibsError, OSError):
         os.close(reading)
         raise

@@ -33,6 +33,18 @@ def exit_status(handle: Handle) -> Exit | None:
         raise StateError(f"the exit status cannot be read: {error}", value=handle.folder) from error
 
 
+def is_running(handle: Handle) -> bool:
+    """Whether its shim has noted that it runs. If not, it must be asked: the note may be missing."""
+    try:
+        with open(f"{handle.folder}/phase", "rb") as file:
+            noted = file.read(16).strip()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(f"the sandbox's folder cannot be read: {error.strerror}", value=handle.folder) from error
+    return noted == b"running" and handle.keeper is not None and not absent(handle.keeper)
+
+
 def is_here(process: ProcessName) -> bool:
     found = name_of(process.pid)
     return found == process

@@ -63,6 +63,7 @@ else:
     from userns import UserNamespace, lone, switch
     from wire import cut, decode, encode, frame
 
+PHASE_ROOM = 8
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
 
 
@@ -128,6 +129,7 @@ class Shim(Keeper):
                 self.hooks[-1].timeout = float(value)
         self.log = Log(self.folder, int(one["logmax"]))
         self.held = True
+        self.phase_fd = -1
         self.init = -1
         self.init_fd = -1
         self.command_pid = -1
@@ -143,6 +145,8 @@ class Shim(Keeper):
         room = os.open("exit.json.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.folder)
         os.write(room, b" " * EXIT_ROOM)
         os.close(room)
+        self.phase_fd = os.open("phase", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.folder)
+        self.write_phase(self.phase())
         self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         # A socket's path has room for 107 bytes; through the folder's descriptor it is always short enough.
         self.listener.bind(f"/proc/self/fd/{self.folder}/shim.sock")
@@ -150,6 +154,16 @@ class Shim(Keeper):
         self.listener.listen(16)
         self.listener.setblocking(False)
         self.poller.register(self.listener.fileno(), POLLIN)
+
+    def write_phase(self, phase: str) -> None:
+        """For whoever wants to know it without asking us. Rather no file than a wrong one."""
+        try:
+            os.pwrite(self.phase_fd, phase.encode().ljust(PHASE_ROOM), 0)
+        except OSError:
+            try:  # noqa: SIM105  # contextlib is not worth its memory here
+                os.unlink("phase", dir_fd=self.folder)
+            except OSError:
+                pass  # there is none already
 
     def launch(self) -> None:
         """Start bubblewrap up to the point where only the command is missing."""
@@ -364,10 +378,12 @@ class Shim(Keeper):
             wanted, change = ("running", self.freezer.freeze) if kind == b"P" else ("paused", self.freezer.thaw)
             if self.phase() == wanted:
                 try:
+                    self.write_phase("paused")  # until it is certain that it is not
                     change()
                 except OSError as error:
                     self.answer(client, [("error", str(error))])
                     return
+            self.write_phase(self.phase())
             self.answer(client, [("phase", self.phase())])
 
     def keep_until(self, at: float | None) -> None:
@@ -415,6 +431,7 @@ class Shim(Keeper):
         self.foreground = self.wants_foreground
         if self.ttl is not None:
             self.expires_at = boottime() + self.ttl
+        self.write_phase(self.phase())
         os.write(self.go, b"g")
         os.close(self.go)
         os.write(self.guard, b"g")
@@ -497,6 +514,7 @@ class Shim(Keeper):
     def serve(self) -> None:
         while self.status is None:
             self.step()
+        self.write_phase("ended")
         self.bury()
         self.run_hooks()
         outcome = self.outcome()

@@ -250,6 +250,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "USER_UNKNOWN": ("80", "the image has no such user"),
     "WISH_INVALID": ("80", "a wish for one backend does not agree with the request; the reason says how"),
     "ADDRESS_IN_USE": ("88", "`dibs serve` cannot listen there; another process does, or it may not"),
+    "BROWSER_REFUSED": ("80", "a web page called a gateway on loopback that needs no token (403)"),
     "BODY_TIMEOUT": ("80", "the body of a request did not come in time (408)"),
     "BODY_TOO_LARGE": ("80", "the body of a request is larger than the gateway takes (413)"),
     "COMMAND_TIMEOUT": ("90", "a command took longer than asked, and was killed"),

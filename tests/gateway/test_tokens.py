@@ -159,3 +159,10 @@ def test_loopback_is_open_only_if_the_settings_say_so(start_gateway: Callable[..
     gateway = start_gateway(settings="[gateway]\nloopback_open = true\n")
     assert gateway.ask("GET", "/api/v1/whoami", token=None).status == 200
     assert gateway.ask("GET", "/api/v1/whoami", token="dibs_wrong").status == 401
+    pages = ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example:8080"})
+    for headers in pages:
+        reply = gateway.ask("POST", "/api/v1/sandboxes", {"command": ["true"]}, token=None, headers=headers)
+        assert (reply.status, reply.data["code"]) == (403, "BROWSER_REFUSED")
+        assert gateway.ask("GET", "/api/v1/whoami", headers=headers).status == 200
+    for host in ("localhost:80", "[::1]:80", "127.0.0.1"):
+        assert gateway.ask("GET", "/api/v1/whoami", token=None, headers={"Host": host}).status == 200

@@ -83,6 +83,7 @@ class Auth:
         if peer is not None:
             return self.of_peer(peer)
         if self._loopback_open and _is_loopback(scope.get("client")):
+            _no_browser(scope["headers"])
             return self._me
         raise refuse("TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`")
 
@@ -201,6 +202,18 @@ def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
 
 def refuse(code: str, reason: str, remedy: str) -> Refused:
     return Refused(401, code, reason, field="token", remedy=remedy, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _no_browser(headers: list[tuple[bytes, bytes]]) -> None:
+    """Any page that a user looks at can make his browser call loopback. Without a token that must not do anything."""
+    for name, value in headers:
+        host = value.decode("latin-1").rpartition(":")[0] or value.decode("latin-1")
+        elsewhere = name == b"host" and host != "localhost" and not _is_loopback((host.strip("[]"), 0))
+        if elsewhere or name in (b"origin", b"sec-fetch-site"):
+            raise Refused(
+                403, code="BROWSER_REFUSED", reason="this looks like a web page, which needs a token",
+                field=name.decode(), remedy="send Authorization: Bearer TOKEN",
+            )  # fmt: skip
 
 
 def _is_loopback(client: Any) -> bool:

@@ -40,7 +40,7 @@ class Metrics:
             buckets=_REQUEST_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self.create_seconds = Histogram(
-            "dibs_create_seconds", "From the request to the started command, without waiting in the queue.",
+            "dibs_create_seconds", "From the request to the started command.",
             ("backend", "outcome"), buckets=_CREATE_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self.connections = Gauge("dibs_streams", "Open streams and WebSockets.", ("kind",), registry=self.registry)

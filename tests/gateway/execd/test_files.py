@@ -113,7 +113,10 @@ def test_no_path_leads_out_of_the_sandbox(inside: Inside, busybox_root: Path, tm
                 await get(inside, path)
             with pytest.raises(NotFound):
                 await transfer.replace(inside, path, Replacement(old="host", new="guest"))
-        await put(inside, "/tmp/link", b"overwritten")
+        with pytest.raises(DibsError):
+            await put(inside, "/tmp/link", b"it leads nowhere")
+        await put(inside, str(secret), b"of the sandbox")
+        assert (await get(inside, "/tmp/dir/secret"))[1] == b"of the sandbox"
         await put(inside, "/tmp/../../../escaped", b"up")
         assert (await get(inside, "/escaped"))[1] == b"up"
         await files.remove(["/escaped"])

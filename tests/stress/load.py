@@ -89,7 +89,6 @@ class Load:
         self._dice = random.Random(seed)
         self._has: dict[str, str] = {}  # device → the sandbox that sees it
         self._began = 0.0
-        self.stopped = False
 
     async def run(self) -> None:
         self._began = time.monotonic()
@@ -98,7 +97,7 @@ class Load:
             self.times.setdefault(name, [0.0])
 
     def _more(self) -> bool:
-        if self.faults or self.stopped:
+        if self.faults:
             return False
         return self.begun < self.size.sandboxes or time.monotonic() - self._began < self.size.seconds
 
@@ -127,6 +126,11 @@ class Load:
 
     def fault(self, text: str) -> None:
         self.faults.append(text)
+
+    def stop(self, beside: asyncio.Task[None]) -> None:
+        """What goes on beside the load has ended; with an error the load ends too."""
+        if not beside.cancelled() and beside.exception() is not None:
+            self.fault(f"beside the load: {beside.exception()!r}")
 
     def took(self, what: str, since: float) -> None:
         self.times.setdefault(what, []).append(time.monotonic() - since)

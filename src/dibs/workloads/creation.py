@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
 from dibs.backends.port import Backend, Exit, Expectation, Handle, Observation, Phase, Session
 from dibs.devices.model import Device, Inventory
-from dibs.errors import Conflict, DeliveryMismatch, DibsError, StateError
+from dibs.errors import BackendUnavailable, Conflict, DeliveryMismatch, DibsError, StateError
 from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
 from dibs.ledger.store import Ledger
@@ -157,14 +158,15 @@ class Creation:
             if backend.holds:
                 session = backend.attach(handle) if workload.foreground else None
                 backend.start(handle)
-            if order.origin:
-                with self._ledger.writing():
-                    self._ledger.forget_pending(sandbox_id)
         except BaseException as error:
             if session is not None:
                 session.close()
             self.abandon(order, handle, error)
             raise
+        if order.origin:
+            # It runs: that the ledger is away now ends nothing. A gateway forgets the values later.
+            with suppress(BackendUnavailable), self._ledger.writing():
+                self._ledger.forget_pending(sandbox_id)
         return session
 
     def _prove(self, order: Order, prepared: Prepared, seen: Observation | None) -> bytes:
@@ -193,7 +195,8 @@ class Creation:
                 return  # not proved: the next reconciliation frees it
         elif not backend.holds:
             backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
-        self.fail(order.sandbox_id, error)
+        if not (order.origin and ledger_away(error)):  # else it was accepted, and is made when the ledger is back
+            self.fail(order.sandbox_id, error)
         if handle is not None:
             backend.delete(handle)
 
@@ -227,6 +230,11 @@ def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observatio
     if differences(expected, seen) and backend.wait(handle, _ENDING).phase is Phase.EXITED:
         return None
     return seen
+
+
+def ledger_away(error: BaseException) -> bool:
+    """Whether this says nothing of the sandbox, only that the books cannot be reached now."""
+    return isinstance(error, BackendUnavailable) and error.code == "LEDGER_UNREACHABLE"
 
 
 def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:

@@ -24,7 +24,7 @@ from dibs.plan.planner import Refusal
 from dibs.process import ProcessName, absent, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
-from dibs.workloads.creation import Creation, Order, Pending, withdraw
+from dibs.workloads.creation import Creation, Order, Pending, ledger_away, withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of, reconcile
 from dibs.workloads.rendering import Prepared
@@ -173,7 +173,8 @@ class Dispatcher:
             order.backend.discard(_unfinished(workloads, order))
             return creation.again(order, workloads.inventory())
         except BaseException as error:
-            creation.fail(order.sandbox_id, error)
+            if not ledger_away(error):
+                creation.fail(order.sandbox_id, error)
             raise
 
     # -- watching ---------------------------------------------------------------------------------------------------

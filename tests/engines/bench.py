@@ -1,4 +1,4 @@
-"""How much dibs costs beside the bare engine API, in the same run. `python -m tests.engines.bench [rounds]`.
+"""How much dibs costs beside the bare engine API, in the same run. `python -m tests.engines.bench [rounds [engine]]`.
 
 Create → running → first output, and a further command, one at a time and 16 in parallel: through the backend (with all
 its looks and proofs) and with nothing but the requests that are needed. Prints medians and their ratio.
@@ -102,37 +102,43 @@ def compare(what: str, one: Callable[[], float], other: Callable[[], float], rou
     print(f"{what}, {parallel} at a time: dibs {a:.0f} ms, bare {b:.0f} ms, {a / b:.2f}×", flush=True)
 
 
+def measure(kind: str, rounds: int) -> None:
+    engine = Engine(kind).start()
+    try:
+        engine.load()
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(engine, engine.home, Path(folder))
+            device = bench.world("4")[0]
+            assert device.attachment is not None
+            name = device.attachment.cdi_name
+            client = bench.backend.client()
+            handle = bench.start("sleep", "1000")
+            container = f"dibs-{handle.sandbox_id}"
+
+            def ours() -> float:
+                return through_dibs(bench, device)
+
+            def theirs() -> float:
+                return bare(engine, client, name)
+
+            def our_exec() -> float:
+                return exec_through_dibs(bench, handle)
+
+            def their_exec() -> float:
+                return bare_exec(client, container)
+
+            for parallel in (1, 16):
+                compare(f"{kind}: create to first output", ours, theirs, rounds, parallel)
+                compare(f"{kind}: exec", our_exec, their_exec, rounds * 2, parallel)
+            bench.close()
+    finally:
+        engine.stop()
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 32
-    for kind in ("docker", "podman"):
-        engine = Engine(kind).start()
-        try:
-            engine.load()
-            with tempfile.TemporaryDirectory() as folder:
-                bench = Bench(engine, engine.home, Path(folder))
-                device = bench.world("4")[0]
-                assert device.attachment is not None
-                name = device.attachment.cdi_name
-                client = bench.backend.client()
-                handle = bench.start("sleep", "1000")
-                for parallel in (1, 16):
-                    compare(
-                        f"{kind}: create to first output",
-                        lambda: through_dibs(bench, device),
-                        lambda: bare(engine, client, name),
-                        rounds,
-                        parallel,
-                    )
-                    compare(
-                        f"{kind}: exec",
-                        lambda: exec_through_dibs(bench, handle),
-                        lambda: bare_exec(client, f"dibs-{handle.sandbox_id}"),
-                        rounds * 2,
-                        parallel,
-                    )
-                bench.close()
-        finally:
-            engine.stop()
+    for kind in sys.argv[2:] or ("docker", "podman"):
+        measure(kind, rounds)
 
 
 if __name__ == "__main__":

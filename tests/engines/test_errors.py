@@ -75,8 +75,7 @@ SAID: dict[str, list[tuple[str, str]]] = {
         ("reading manifest 9 in docker.io/library/busybox: manifest unknown", "IMAGE_NOT_FOUND"),
         ("reading manifest latest: requested access to the resource is denied", "REGISTRY_DENIED"),
         (
-            'initializing source docker://localhost/none:1: pinging container registry localhost: Get "https://localhost/v2/": '  # noqa: E501
-            "dial tcp [::1]:443: connect: connection refused",
+            'initializing source docker://localhost/none:1: pinging container registry localhost: Get "https://localhost/v2/": dial tcp [::1]:443: connect: connection refused',  # noqa: E501
             "REGISTRY_UNREACHABLE",
         ),
         ('short-name "x" did not resolve to an alias and no unqualified-search registries are defined', "IMAGE_INVALID"),  # noqa: E501

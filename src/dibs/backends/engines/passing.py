@@ -147,6 +147,7 @@ def _by_name(
     unknown = [name for name in names if cache.device(name) is None]
     if unknown:
         if facts.discovered is not None and facts.discovered.issuperset(unknown):
+            found.way, found.names = "cdi", names
             return ""  # in a folder that we cannot see: what is attached is checked after the start
         return f"the engine does not read a spec with {', '.join(unknown)} (it reads {', '.join(facts.cdi_dirs)})"
     try:

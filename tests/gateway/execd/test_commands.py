@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -144,11 +143,6 @@ def test_a_client_that_goes_takes_its_command_with_it(box: Box) -> None:
     box.gateway.until(lambda: box.out("pgrep -f '[s]leep 323' || echo none") == "none")
 
 
-def test_silence_is_broken_by_pings(box: Box) -> None:
-    found = box.run({"command": "sleep 3.5"})
-    assert [one["type"] for one in found] == ["init", "ping", "execution_complete"]
-
-
 def test_a_background_command_outlives_a_gateway_that_is_killed(
     start_gateway: Callable[..., RunningGateway], tmp_path: Path
 ) -> None:
@@ -208,6 +202,17 @@ def test_a_paused_an_ended_and_an_unknown_sandbox_are_told_apart(box: Box) -> No
     assert Box(box.gateway, "sb-000000000000").ask("GET", "/ping").status == 404
 
 
+def test_a_timeout_also_ends_the_stream_of_a_command_that_is_paused(box: Box) -> None:
+    connection, answer = box.stream("/command", {"command": "sleep 326", "timeout": 1500})
+    assert first_event(answer)["type"] == "init"
+    assert box.gateway.ask("POST", f"/api/v1/sandboxes/{box.id}/pause").status < 300
+    last = events(answer.read())[-1]
+    connection.close()
+    assert (last["type"], last["error"]["evalue"]) == ("error", "137")
+    assert box.gateway.ask("POST", f"/api/v1/sandboxes/{box.id}/resume").status < 300
+    box.gateway.until(lambda: box.out("pgrep -f '[s]leep 326' || echo none") == "none")
+
+
 def test_another_tenant_learns_nothing_of_a_sandbox(box: Box) -> None:
     stranger = box.gateway.make_token("stranger", "--tenant", "other")
     unknown = Box(box.gateway, "sb-000000000000")
@@ -251,8 +256,7 @@ def test_a_client_that_does_not_read_costs_no_memory(box: Box) -> None:
     before = memory(box.gateway.process.pid)
     sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     assert sock.recv(10)
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
+    for _ in range(30):
         box.out("true")
     assert memory(box.gateway.process.pid) - before < 60 << 20
     sock.close()
@@ -281,16 +285,17 @@ def test_a_session_keeps_what_was_set_and_survives_the_gateway(start_gateway: Ca
     assert run("set -eu; false; echo never") == ([], "1")
     assert run("sleep 100", timeout=200)[1] == "137"
     assert run("echo $A") == (["1 2"], "0")
+    box.out('mkdir -p "$(dirname "$EXECD_ENVS")"; echo "A=new" >>"$EXECD_ENVS"')
+    assert run("echo $A; A=mine") == (["new"], "0")
+    assert run("echo $A") == (["mine"], "0")  # until the file is changed again
     assert box.ask("DELETE", f"/session/{session}").status == 200
     assert box.ask("DELETE", f"/session/{session}").status == 404
     assert box.ask("POST", f"/session/{session}/run", {"command": "true"}).data["code"] == "CONTEXT_NOT_FOUND"
     assert box.ask("POST", "/session/..%2f..%2fetc/run", {"command": "true"}).status == 404
 
 
-def test_metrics_are_those_of_the_sandbox_and_come_at_once(box: Box) -> None:
-    began = time.monotonic()
+def test_metrics_are_those_of_the_sandbox(box: Box) -> None:
     found = [box.ask("GET", "/metrics") for _ in range(5)]
-    assert time.monotonic() - began < 5
     assert found[0].status == 200, found[0].body
     assert set(found[0].data) == {"cpu_count", "cpu_used_pct", "mem_total_mib", "mem_used_mib", "timestamp"}
     assert all(0 <= one.data["cpu_used_pct"] <= 100 for one in found)

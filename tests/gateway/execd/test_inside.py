@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from dibs.backends.port import Exit, Output
-from dibs.gateway.execd import scripts
+from dibs.gateway.execd import events, scripts
+from dibs.gateway.execd.book import CommandBook
+from dibs.gateway.execd.commands import CommandRequest, Commands
 from dibs.gateway.execd.inside import Inside, ScriptFailed, Started
+from dibs.gateway.threads import Pool
 
 
 async def output(started: Started) -> tuple[bytes, bytes, int]:
@@ -103,5 +107,32 @@ def test_output_that_nobody_reads_holds_the_command_back(inside: Inside) -> None
                     if isinstance(piece, Output) and piece.stream == "stdout":
                         seen += len(piece.data)
         assert seen == 30000001
+
+    asyncio.run(main())
+
+
+def test_silence_is_broken_by_pings(inside: Inside, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_SECONDS", 0.05)
+
+    async def main() -> None:
+        answer = await Commands(CommandBook(pool)).run(inside, CommandRequest(command="sleep 0.5"))
+        data = b""
+
+        async def send(message: dict[str, object]) -> None:
+            nonlocal data
+            body = message.get("body", b"")
+            assert isinstance(body, bytes)
+            data += body
+
+        async def receive() -> dict[str, object]:
+            await asyncio.Event().wait()
+            return {}
+
+        await answer({}, receive, send)
+        kinds = [msgspec.json.decode(frame)["type"] for frame in data.split(b"\n\n") if frame]
+        assert kinds[0] == "init"
+        assert kinds[-1] == "execution_complete"
+        assert kinds[1:-1]
+        assert set(kinds[1:-1]) == {"ping"}
 
     asyncio.run(main())

@@ -141,7 +141,10 @@ class Commands:
             timer = loop.call_later(limit, lambda: self._spawn(self._kill(running, words)))
         try:
             await client.write(events.init(running.record.id))
-            ended = await self._pass_on(client, running)
+            try:
+                ended = await self._pass_on(client, running)
+            except ConnectionAbortedError:  # it could not be killed, so it was hung up on
+                ended = Exit(137, "lost", 9)
             if ended is not None:
                 why = (running.why,) if running.why else ()
                 code = ended.code or (137 if why else 0)

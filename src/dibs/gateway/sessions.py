@@ -4,7 +4,8 @@ The handlers of `execd`, of the native API and of terminals use it around a `Ses
 in `next`, the session's descriptor is watched by the loop; nobody waiting means nobody reading, so the process itself
 is held back by a slow client and nothing piles up here. The same the other way: input is handed over only as fast as
 the process takes it. No thread waits for a running command; only a backend whose sessions have no descriptor (the
-fake one) is asked by a thread.
+fake one) is asked by a thread. Where the descriptor is not the socket itself (engines), it cannot tell whether there is
+room, and a signal is a question to the engine: there a thread sends, for as long as that takes.
 
 One reads, any number may send. It must not be used from another loop than its first.
 """
@@ -13,14 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
+import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 from dibs.backends.port import Exit, Output, Session
-from dibs.errors import Unsupported
+from dibs.errors import DibsError, Unsupported
 
 PIECE = 32768  # a unix socket that can be written to at all takes this much at once
 POLL = 0.05  # seconds that a thread waits at a time for a session without a descriptor
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(64, "dibs-session")
 
 
 class AsyncSession:
@@ -34,10 +44,12 @@ class AsyncSession:
         self._room = asyncio.Event()
         self._closed = False
         self.exit: Exit | None = None
+        self._using = asyncio.Lock()  # a thread is in the session: what it takes in is not to be taken twice
         try:
             self._fd = session.fileno()
         except Unsupported:
             self._fd = -1
+        self._direct = self._fd >= 0 and stat.S_ISSOCK(os.fstat(self._fd).st_mode)
 
     async def next(self, timeout: float | None = None) -> list[Output | Exit]:
         """What has come, waiting for it for at most `timeout` seconds; empty if nothing came in time."""
@@ -48,8 +60,11 @@ class AsyncSession:
             if self._closed:
                 raise ConnectionAbortedError("the session was closed")
             self._stirred.clear()
-            if self._fd >= 0:
+            if self._direct:
                 found = self._session.receive(0)
+            elif self._fd >= 0:
+                async with self._using:
+                    found = self._take()
             else:
                 found = await asyncio.shield(asyncio.to_thread(self._session.receive, POLL))
             if found:
@@ -61,6 +76,9 @@ class AsyncSession:
                 return []
             if self._fd >= 0:
                 await self._wait(left)
+
+    def _take(self) -> list[Output | Exit]:
+        return [] if self._closed else self._session.receive(0)
 
     async def _wait(self, timeout: float | None) -> None:
         self._loop.add_reader(self._fd, self._stirred.set)
@@ -86,16 +104,29 @@ class AsyncSession:
             await self._tell(self._session.end_of_input)
 
     async def signal(self, number: int) -> None:
-        async with self._sending:
-            await self._tell(lambda: self._session.signal(number))
+        await self._order(lambda: self._session.signal(number))
 
     async def resize(self, rows: int, columns: int) -> None:
-        async with self._sending:
-            await self._tell(lambda: self._session.resize(rows, columns))
+        await self._order(lambda: self._session.resize(rows, columns))
+
+    async def _order(self, say: Callable[[], None]) -> None:
+        if self._direct:
+            async with self._sending:
+                await self._tell(say)
+        elif not self._closed:
+            with contextlib.suppress(DibsError, OSError):  # it has ended
+                await self._loop.run_in_executor(_threads(), say)
 
     async def _tell(self, say: Callable[[], None]) -> None:
         """Wait until the descriptor takes something, so that saying it does not block the loop."""
-        while self._fd >= 0 and not self._closed and not self._writable():
+        if not self._direct:
+            async with self._using:
+                if not self._closed:
+                    with contextlib.suppress(DibsError, OSError):  # the process has ended: `next` tells how
+                        await asyncio.shield(self._loop.run_in_executor(_threads(), say))
+            self._stirred.set()
+            return
+        while not self._closed and not self._writable():
             self._room.clear()
             self._loop.add_writer(self._fd, self._room.set)
             try:
@@ -105,7 +136,7 @@ class AsyncSession:
                     self._loop.remove_writer(self._fd)
         if self._closed:
             return
-        with contextlib.suppress(OSError):  # the process has ended: `next` tells how
+        with contextlib.suppress(DibsError, OSError):  # the process has ended: `next` tells how
             say()
         self._stirred.set()  # while it wrote, it may have read
 
@@ -120,11 +151,18 @@ class AsyncSession:
         self._closed = True
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
+        if self._direct:
             self._loop.remove_writer(self._fd)
-        with contextlib.suppress(OSError):  # the other side is gone already
-            self._session.close()
+        if self._direct:
+            self._hang_up()
+        else:
+            _threads().submit(self._hang_up)  # an engine may have to be told
         self._stirred.set()
         self._room.set()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(DibsError, OSError):  # the other side is gone already
+            self._session.close()
 
     def _writable(self) -> bool:
         poller = select.poll()

@@ -143,8 +143,9 @@ class Commands:
             await client.write(events.init(running.record.id))
             try:
                 ended = await self._pass_on(client, running)
-            except ConnectionAbortedError:  # it could not be killed, so it was hung up on
+            except (ConnectionAbortedError, DibsError) as error:  # hung up on, or lost by its engine
                 ended = Exit(137, "lost", 9)
+                running.why = running.why or str(error)
             if ended is not None:
                 why = (running.why,) if running.why else ()
                 code = ended.code or (137 if why else 0)

@@ -72,6 +72,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "DIAGNOSTICS_SCOPE_UNSUPPORTED": ("80", "the diagnostics have no such scope; those that there are are listed"),
     "DISK_FULL": ("91", "the ledger's disk is full; nothing was changed"),
     "DURATION_INVALID": ("80", "not a length of time such as `90s`, `10m`, `1h30m`"),
+    "ENGINE_NOT_FOR_USERS": (
+        "81",
+        "the host service runs everything as its users, and an engine would run it as root",
+    ),
     "ENTER_FAILED": ("86", "a running sandbox could not be entered"),
     "ENTRYPOINT_INVALID": ("80", "`entrypoint` is not a list of words"),
     "ENV_CONFLICT": ("80", "two sources set one variable to different values; one of them would be lost"),

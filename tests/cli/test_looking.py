@@ -16,6 +16,8 @@ from .conftest import Dibs
 
 VERBS = ["run", "sandbox", "gpus", "leases", "explain", "receipt", "claims", "doctor", "cdi", "table", "completion"]
 FURTHER: list[tuple[str, ...]] = [("gpus", "simulate"), ("gpus", "taint"), ("gpus", "untaint")]
+FURTHER += [("context", verb) for verb in ("ls", "use", "set", "rm")]
+FURTHER += [("host", verb) for verb in ("install", "status", "uninstall")]
 FURTHER += [("claims", verb) for verb in ("check", "solve", "keep", "ls", "rm")]
 SANDBOX_VERBS = ["create", "ls", "show", "exec", "logs", "cp", "pause", "resume", "stop", "rm"]
 

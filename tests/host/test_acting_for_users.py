@@ -15,12 +15,11 @@ import pytest
 from dibs.backends.local import cgroups
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Exit, Handle, Limits, Output, Phase, Session, Workload
-from dibs.errors import CommandFailed, DibsError, InvalidRequest, NotFound
-from dibs.gateway.as_user import HostBackend, acting_for
+from dibs.errors import CommandFailed, DibsError, InvalidRequest, NotFound, Unsupported
+from dibs.gateway.as_user import HostBackend, HostRegistry, acting_for
 from dibs.gateway.user_processes import Workers, workers_of
 from dibs.home import Home
 from dibs.ledger.store import new_id
-from dibs.workloads.registry import Registry
 
 from .conftest import OTHER, USER
 
@@ -230,9 +229,18 @@ def test_a_caller_who_is_no_user_of_the_host_gets_nothing(make: Make, who: dict[
 
 
 def test_only_the_local_backend_acts_for_users(host_home: Home) -> None:
-    registry = Registry(host_home, as_user=acting_for(host_home))
+    registry = HostRegistry(host_home, as_user=acting_for(host_home))
     assert isinstance(registry.get("local", USER), HostBackend)
     assert not isinstance(registry.get("fake", USER), HostBackend)
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_an_engine_which_would_run_it_as_root_is_for_root_alone(host_home: Home, engine: str) -> None:
+    registry = HostRegistry(host_home, as_user=acting_for(host_home))
+    with pytest.raises(Unsupported) as refusal:
+        registry.get(engine, USER)
+    assert refusal.value.code == "ENGINE_NOT_FOR_USERS"
+    assert registry.get(engine, 0).name == engine
 
 
 def test_a_users_link_in_its_folder_is_removed_not_followed(

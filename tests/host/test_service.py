@@ -120,6 +120,15 @@ def test_nobody_reaches_what_only_root_may(service: Service) -> None:
     assert "root only" not in mounted.stdout
 
 
+def test_a_container_engine_is_no_way_to_become_root(service: Service) -> None:
+    for engine in ("docker", "podman"):
+        words = ("--backend", engine, "--image", "x", "--mount", "/:/host:rw", "--", "true")
+        for verb in (("run",), ("sandbox", "create")):
+            refused = service.dibs(USER, *verb, *words)
+            assert refused.returncode == 81
+            assert "ENGINE_NOT_FOR_USERS" in refused.stderr
+
+
 def test_there_is_one_ledger_for_everybody(service: Service) -> None:
     assert service.dibs(USER, "run", "-d", "--name", "mine", "--gpu", "3", "--", "sleep", "100").returncode == 0
     refused = service.dibs(OTHER, "run", "--gpu", "2", "--", "true")

@@ -15,7 +15,7 @@ def context() -> None:
 
     \b
     Examples:
-      dibs context set lab --url https://dibs.lab.example --token-file ~/.dibs-token
+      dibs context set lab --url https://lab.example --token-file ~/.token
       dibs context use lab
       dibs context ls
       dibs context use none
@@ -84,8 +84,8 @@ def set_(name: str, url: str, token_file: str | None, token_stdin: bool, ca_file
 
     \b
     Examples:
-      dibs context set lab --url https://dibs.lab.example --token-file ~/.dibs-token
-      dibs token create ci | dibs context set ci --url http://127.0.0.1:8080 --token-stdin
+      dibs context set lab --url https://lab.example --token-file ~/.token
+      dibs context set ci --url http://127.0.0.1:8080 --token-stdin < token
     """
     import os
 

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp
 
 from dibs.errors import DibsError, Internal
 from dibs.gateway import execd, native, opensandbox
-from dibs.gateway.as_user import acting_for
+from dibs.gateway.as_user import HostRegistry, acting_for
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
 from dibs.gateway.logs import log
@@ -105,7 +105,10 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
 
 def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[], Workloads]:
     """How a thread gets its `Workloads`. The backends are shared, the ledger's connection is not."""
-    registry = Registry(home, settings, long_lived=True, as_user=acting_for(home) if host_service else None)
+    if host_service:
+        registry: Registry = HostRegistry(home, settings, long_lived=True, as_user=acting_for(home))
+    else:
+        registry = Registry(home, settings, long_lived=True)
     return lambda: Workloads(home, registry=registry, compare=False)
 
 

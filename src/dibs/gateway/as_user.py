@@ -42,12 +42,14 @@ from dibs.backends.port import (
     Usage,
     Workload,
 )
-from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, StateError
+from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, StateError, Unsupported
 from dibs.gateway.acting import Call, Talk, close_all, records
 from dibs.gateway.user_processes import PATIENCE, Worker, account, give, no_worker, workers_of
 from dibs.home import HOST_WIDE, Home
 from dibs.process import absent, name_of
+from dibs.workloads.registry import Registry
 
+ENGINES = ("docker", "podman")
 HURRY = 5.0  # seconds for a verb while others wait for the ledger
 
 T = TypeVar("T")
@@ -75,6 +77,19 @@ def acting_for(home: Home) -> Callable[[Backend, int], Backend]:
         return HostBackend(backend, home, uid) if isinstance(backend, LocalBackend) else backend
 
     return bind
+
+
+class HostRegistry(Registry):
+    """The backends of a host service. Engines are root's own: whoever commands one commands the machine."""
+
+    def get(self, name: str, uid: int | None = None) -> Backend:
+        if name in ENGINES and uid not in (None, 0):
+            raise Unsupported(
+                "a container engine would run it as root, and the host service runs everything as its users",
+                field="backend", value=name, code="ENGINE_NOT_FOR_USERS",
+                remedy="take --backend local; for containers use an engine of your own: dibs --gateway none …",
+            )  # fmt: skip
+        return super().get(name, uid)
 
 
 class HostBackend:

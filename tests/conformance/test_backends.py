@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import select
 import signal
@@ -170,6 +171,9 @@ def test_delete_is_refused_while_it_lives_and_repeatable_after(subject: Subject)
 
 def test_observing_an_ended_one_is_an_error(subject: Subject) -> None:
     handle, _ = subject.ended("true")
+    if not subject.backend.holds:  # the look that was taken while it started is given once
+        with contextlib.suppress(Conflict):
+            subject.backend.observe(handle)
     with pytest.raises(Conflict):
         subject.backend.observe(handle)
 

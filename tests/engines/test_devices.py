@@ -94,7 +94,7 @@ def test_a_command_that_ends_at_once_was_seen_or_is_on_record(bench: Bench) -> N
     bench.backend.start(handle)
     bench.backend.wait(handle, 60)
     assert bench.backend.recorded(handle).nodes == realisation.expectation.nodes
-    if bench.backend.name == "podman":
+    if bench.backend.name == "podman":  # which can be made to wait between the two
         assert bench.backend.observe(handle).nodes == realisation.expectation.nodes
 
 
@@ -197,16 +197,16 @@ def test_containers_that_others_started_hold_their_devices(bench: Bench) -> None
     world = bench.world("4")
     bench.start("sleep", "1000", devices=(world[3],))  # ours is no stranger
     if bench.engine.kind == "docker":
-        host = {
+        host: dict[str, object] = {
             "NetworkMode": "none",
             "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["sim.dibs/gpu=1"]}],
             "Devices": [{"PathOnHost": "/dev/null", "PathInContainer": "/dev/simgpu2", "CgroupPermissions": "rwm"}],
         }
-        body = {"Image": "localhost/dibs-test:1", "Cmd": ["sleep", "1000"], "HostConfig": host}
+        body: dict[str, object] = {"Image": "localhost/dibs-test:1", "Cmd": ["sleep", "1000"], "HostConfig": host}
         status, answer = bench.engine.api("POST", "/v1.44/containers/create?name=stranger", json=body)
     else:
         devices = [{"path": "sim.dibs/gpu=1"}, {"path": "/dev/null:/dev/simgpu2:rwm"}]
-        more = {"name": "stranger", "netns": {"nsmode": "none"}, "devices": devices}
+        more: dict[str, object] = {"name": "stranger", "netns": {"nsmode": "none"}, "devices": devices}
         body = {"image": "localhost/dibs-test:1", "command": ["sleep", "1000"], **more}
         status, answer = bench.engine.api("POST", "/v4.0.0/libpod/containers/create", json=body)
     assert status == 201, answer

@@ -91,6 +91,10 @@ def test_fields_arrive(bench: Bench) -> None:
     assert "A=b c" in lines
 
 
+def test_without_a_working_folder_it_is_the_images_own(bench: Bench) -> None:
+    assert bench.said("pwd", workdir="") == "/tmp\n"
+
+
 def test_mounts_are_read_only_unless_asked(bench: Bench) -> None:
     for name in ("ro", "rw"):
         (bench.tmp / name).mkdir()

@@ -24,7 +24,7 @@ import msgspec
 from dibs.backends.engines import archives, connecting, errors, images, keeping, looking, rendering, states
 from dibs.backends.engines.cgroups import Groups
 from dibs.backends.engines.client import Client, EngineError, Unreachable
-from dibs.backends.engines.facts import Facts
+from dibs.backends.engines.facts import Facts, own_task
 from dibs.backends.engines.finding import Found, find
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import (
@@ -842,7 +842,7 @@ def look(pid: int, engine: ProcessName | None, *, legacy: bool = False) -> Obser
         looking.environment(pid),
         looking.mounts(pid),
         Groups(pid).limits(),
-        looking.isolation(pid, engine.pid if engine else None),
+        looking.isolation(pid, own_task(engine.pid) if engine else "/proc/self"),
     )
 
 

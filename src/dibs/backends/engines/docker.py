@@ -128,6 +128,8 @@ class DockerBackend(EngineBackend):
             "StopTimeout": int(-(-workload.grace_seconds // 1)),
             "HostConfig": host,
         }
+        if workload.workdir:
+            body["WorkingDir"] = workload.workdir
         if workload.command:
             body["Cmd"] = list(workload.command)
         if form.entrypoint is not None:

@@ -18,6 +18,7 @@ import msgspec
 
 from dibs.backends.engines import looking
 from dibs.backends.engines.cgroups import Groups, trees
+from dibs.backends.engines.facts import own_task
 from dibs.backends.port import Observation
 from dibs.errors import BackendUnavailable
 from dibs.process import ProcessName
@@ -57,7 +58,7 @@ def look(pid: int, engine: ProcessName | None, env: dict[str, str]) -> Observati
             env,
             looking.mounts(pid),
             Groups(pid).limits(),
-            looking.isolation(pid, engine.pid if engine else None),
+            looking.isolation(pid, own_task(engine.pid) if engine else "/proc/self"),
         )
     except BackendUnavailable:
         return None

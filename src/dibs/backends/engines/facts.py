@@ -40,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Where the engine's file system is, for us; empty: the same as ours, or not visible."""
         if self.peer is None:
             return ""
-        path = f"/proc/{self.peer.pid}/root"
+        path = f"{own_task(self.peer.pid)}/root"
         try:
             theirs, ours = os.stat(path), os.stat("/")
         except OSError:
@@ -54,6 +54,26 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def specs(self) -> Cache:
         """The CDI specs that the engine reads, up to date."""
         return cached(tuple(self.seen(folder) for folder in self.cdi_dirs))
+
+
+def own_task(pid: int) -> str:
+    """A thread of an engine that is where the engine is.
+
+    Podman goes into containers with threads of its own, and its first one may stay in there for good.
+    """
+    main = f"/proc/{pid}"
+    try:
+        tasks = sorted(os.listdir(f"{main}/task"), key=int)
+        places = {}
+        for task in tasks:
+            path = f"{main}/task/{task}"
+            places[path] = (os.readlink(f"{path}/ns/mnt"), os.readlink(f"{path}/ns/net"))
+    except OSError:
+        return main  # it changes under our eyes, or is not ours to look at
+    found = list(places.values())
+    usual = max(found, key=found.count, default=None)
+    first = next((path for path, place in places.items() if place == usual), main)
+    return main if first.endswith(f"/task/{pid}") else first
 
 
 def resolved(root: str, path: str) -> str:

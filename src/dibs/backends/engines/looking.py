@@ -136,13 +136,12 @@ def _below(path: str, top: str) -> bool:
     return path == top or path.startswith(f"{top}/")
 
 
-def isolation(pid: int, engine: int | None) -> dict[str, Literal["host", "own"]]:
-    """Of each namespace, whether it is the engine's own (which the engine calls the host's)."""
-    other = str(engine) if engine else "self"
+def isolation(pid: int, engine: str) -> dict[str, Literal["host", "own"]]:
+    """Of each namespace, whether it is the engine's own (which the engine calls the host's), by the engine's /proc."""
     found: dict[str, Literal["host", "own"]] = {}
     try:
         for name, kind in _NAMESPACES.items():
-            same = os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"/proc/{other}/ns/{kind}").st_ino
+            same = os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"{engine}/ns/{kind}").st_ino
             found[name] = "host" if same else "own"
     except OSError as error:
         raise unreadable("its namespaces", error) from error

@@ -91,6 +91,8 @@ class PodmanBackend(EngineBackend):
             "resource_limits": resources,
             "log_configuration": {"driver": "k8s-file", "size": 2 * rendering.LOG_BYTES},
         }
+        if workload.workdir:
+            body |= {"work_dir": workload.workdir, "create_working_dir": True}
         if workload.command:
             body["command"] = list(workload.command)
         if form.entrypoint is not None:

@@ -35,6 +35,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     init: bool  # whether the engine puts its init before the command, so that signals arrive
     program: str  # what is executed first
     path: str  # where it is looked for
+    workdir: str  # where it runs
     devices: passing.Passing
     facts: Facts
     labels: dict[str, str]
@@ -76,6 +77,7 @@ def form(
         init=facts.init and os.path.basename(program) not in images.INITS,
         program=program,
         path=workload.env.get("PATH") or (image.path if image else "") or DEFAULT_PATH,
+        workdir=workload.workdir or (image.workdir if image else "") or "/",
         devices=devices,
         facts=facts,
         labels=_labels(workload, home),
@@ -221,7 +223,7 @@ def handle_data(made: Form, container: str, target: str) -> dict[str, str]:
         "engine": target,
         "image": workload.image,
         "network": workload.network,
-        "workdir": workload.workdir,
+        "workdir": made.workdir,
         "grace": repr(workload.grace_seconds),
         "way": made.devices.way,
         "program": made.program,

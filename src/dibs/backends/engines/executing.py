@@ -10,14 +10,13 @@ import os
 import re
 import signal as signals
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dibs.backends.engines import errors, keeping
 from dibs.backends.engines.client import EngineError
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, Handle, Phase
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
-from dibs.http import query
 from dibs.process import name_of
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
             time.sleep(_POLL)
 
     def signal(number: int) -> None:
-        found = backend.ask(handle, "GET", f"{path}/json", accept=(404,)) or {}
+        found = _when_running(backend, path)
         if not found.get("Running"):
             return
         pid = int(found.get("Pid") or 0)
@@ -93,19 +92,22 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
         backend.resize(f"{path}/resize", rows, columns)
 
     if command.tty:
-        _await_running(backend, path)  # or an early resize would be lost
+        _when_running(backend, path)  # or an early resize would be lost
     return StreamSession(sock, Call(ended=ended, signal=signal, resize=resize), tty=command.tty, can_send=True)
 
 
-def _await_running(backend: EngineBackend, path: str) -> None:
-    for _ in range(100):
+def _when_running(backend: EngineBackend, path: str) -> dict[str, Any]:
+    """What the engine says of a command, once it has begun; nothing if that is not to be had."""
+    found: dict[str, Any] = {}
+    for _ in range(400):
         try:
             found = backend.client().call("GET", f"{path}/json")
         except EngineError:
-            return
+            return {}
         if found.get("Pid") or found.get("ExitCode"):
-            return
+            return found
         time.sleep(0.005)
+    return found
 
 
 def _is_in(pid: int, handle: Handle) -> bool:
@@ -122,22 +124,24 @@ def _is_in(pid: int, handle: Handle) -> bool:
 def _kill_inside(backend: EngineBackend, handle: Handle, mark: str, number: int) -> None:
     """With the image's own shell. Where it has none, the signal cannot be sent, and that is told."""
     script = (
-        f'for p in /proc/[0-9]*; do if grep -q "{_MARK}={mark}" "$p/environ" 2>/dev/null; '
-        f'then kill -{number} "${{p#/proc/}}"; fi; done'
+        f'n=3; for p in /proc/[0-9]*; do if grep -q "{_MARK}={mark}" "$p/environ" 2>/dev/null; '
+        f'then kill -{number} "${{p#/proc/}}" && n=0; fi; done; exit $n'
     )
     body = {"AttachStdout": True, "Cmd": ["sh", "-c", script]}
-    made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
-    sock = backend.hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
-    try:
-        while sock.recv(4096):
-            pass
-    finally:
-        sock.close()
-    found = backend.ask(handle, "GET", f"/exec/{made['Id']}/json" + query())
-    if found.get("ExitCode"):
+    code = 3  # not found: it is there in a moment, or it has just ended
+    for _ in range(20):
+        made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
+        with backend.hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False}) as sock:
+            while sock.recv(4096):
+                pass
+        code = int(backend.ask(handle, "GET", f"/exec/{made['Id']}/json").get("ExitCode") or 0)
+        if code != 3:
+            break
+        time.sleep(_POLL)
+    if code:
         name = signals.Signals(number).name
         raise BackendUnavailable(
-            f"{name} cannot be sent: the command's process is not visible from here, and the image has no shell",
+            f"{name} cannot be sent: the command's process is not visible from here, nor from a shell of the image",
             field="sandbox",
             value=handle.sandbox_id,
             code="ENTER_FAILED",

@@ -13,6 +13,8 @@ import pytest
 from dibs.home import Home
 
 USER, OTHER = 64123, 64124  # numbers without an account
+# Not in /tmp: every sandbox has that of its own, so what is there could not be seen anyhow.
+PLACE = next((place for place in ("/srv", "/opt", "/var/lib") if os.access(place, os.W_OK)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every user can get to; pytest's own are private."""
-    folder = Path(tempfile.mkdtemp(prefix="dibs-host-"))
+    folder = Path(tempfile.mkdtemp(prefix="dibs-host-", dir=PLACE))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)

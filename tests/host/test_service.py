@@ -18,7 +18,7 @@ from dibs.backends.local import cgroups
 from dibs.devices.simulated import parse_world, simulate
 from dibs.gateway.host import Machine, install
 
-from .conftest import OTHER, USER
+from .conftest import OTHER, PLACE, USER
 
 pytestmark = pytest.mark.root
 Dibs = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -78,7 +78,7 @@ class Service:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Service]:
-    with tempfile.TemporaryDirectory(prefix="dibs-host-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dibs-host-", dir=PLACE) as folder:
         root = Path(folder)
         root.chmod(0o755)
         service = Service(root)

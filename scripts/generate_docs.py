@@ -170,7 +170,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "PORT_INVALID": ("80", "this is not the number of a port"),
     "PORT_UNREACHABLE": ("86", "the port of the sandbox does not answer"),
     "QUANTITY_INVALID": ("80", "not a quantity, or not one that makes sense here"),
-    "QUOTA_EXCEEDED": ("85", "over what the tenant may hold; not used yet"),
+    "QUOTA_EXCEEDED": ("85", "over what the tenant may hold at once"),
     "QUOTA_NEEDS_LIMIT": ("85", "the tenant has a quota on this, so the sandbox must say how much it may take"),
     "REQUEST_NOT_LIMIT": (
         "80",
@@ -216,6 +216,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "UNKNOWN_PARAMETER": ("80", "a request to a gateway has a parameter that nobody reads; the known ones are listed"),
     "UNKNOWN_RESOURCE": ("80", "dibs does not know this resource name"),
     "UNSUPPORTED": ("81", "right, but no backend here can deliver it"),
+    "USER_INVALID": ("80", "this cannot be a user, or a user and a group"),
     "USER_NOT_MAPPED": ("80", "the sandbox has no such user; an ordinary user's sandbox has one, root's have all"),
     "VOLUME_INVALID": ("80", "a volume of an OpenSandbox request does not say what to mount where"),
     "VOLUME_NOT_OFFERED": ("80", "a volume that is no folder of the host"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +31,9 @@ from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.waiting import Waiting, WaitNews
 from dibs.workloads.world import DeviceState, look_around, started_by_dibs, states_of, world_of
+
+if TYPE_CHECKING:
+    import socket
 
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
@@ -344,6 +348,15 @@ class Workloads:
                 labels.pop(name, None)
             self.ledger.set_labels(row.id, labels)
         return self.sandbox(row.id)
+
+    def check_running(self, reference: str) -> None:
+        """Raises if the sandbox is not there, not the caller's, or does not run."""
+        self._live(reference, "running")
+
+    def connect(self, reference: str, port: int) -> socket.socket:
+        """A connection to a port of the sandbox's own loopback."""
+        _, backend, handle = self._live(reference, "running")
+        return backend.connect(handle, port)
 
     def usage(self, reference: str) -> Usage:
         _, backend, handle = self._live(reference, "running", "paused")

@@ -171,7 +171,7 @@ def _seen(workloads: Workloads, identity: Identity) -> Workloads:
 
 
 def _check(workloads: Workloads, identity: Identity, sandbox_id: str) -> None:
-    _seen(workloads, identity)._live(sandbox_id, "running")  # noqa: SLF001
+    _seen(workloads, identity).check_running(sandbox_id)
 
 
 def _usage(workloads: Workloads, identity: Identity, sandbox_id: str) -> Usage:
@@ -179,8 +179,7 @@ def _usage(workloads: Workloads, identity: Identity, sandbox_id: str) -> Usage:
 
 
 def _connect(workloads: Workloads, identity: Identity, sandbox_id: str, port: int) -> socket.socket:
-    _, backend, handle = _seen(workloads, identity)._live(sandbox_id, "running")  # noqa: SLF001
-    return backend.connect(handle, port)
+    return _seen(workloads, identity).connect(sandbox_id, port)
 
 
 def _exec(workloads: Workloads, identity: Identity, sandbox_id: str, command: Exec) -> Session:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dibs.backends.port import Phase
+from dibs.backends.port import Exit, Phase, Status
 from dibs.home import Home
 from dibs.ledger.rows import SandboxId
 from dibs.request.spec import parse_spec
 from dibs.workloads.admission import admit
-from dibs.workloads.creation import Creation, Order
+from dibs.workloads.creation import Creation, Order, withdraw
 from dibs.workloads.dispatcher import Dispatcher
-from dibs.workloads.reconcile import handle_of
+from dibs.workloads.reconcile import finish, handle_of
 from dibs.workloads.service import Workloads
 
 
@@ -42,3 +42,21 @@ def test_what_is_being_stopped_is_left_to_whoever_stops_it(eight_gpus: Home) -> 
         Dispatcher(lambda: Workloads(eight_gpus), workers=0)._deliver(service, order, None)
         assert service.sandbox(row.id).state == "stopping"
         service.remove(row.id, 0.0)
+
+
+def test_two_who_see_the_same_end_make_it_once_more_and_do_not_end_it(eight_gpus: Home) -> None:
+    """A gateway died before the command was let go. Of two who find that, the second must not take it for lost."""
+    with Workloads(eight_gpus) as service:
+        admitted = admit(service, parse_spec({"gpu": 1, "command": ["sleep", "60"]}))
+        with service.ledger.writing():
+            service.ledger.attach(
+                admitted.row.id, handle=b'{"backend":"local","sandbox_id":"x","folder":"/x"}', receipt=b"{}"
+            )
+        row = service.sandbox(admitted.row.id)
+        gone = Status(Phase.EXITED, Exit(1, "not-started"))
+        for _ in range(2):
+            assert finish(service.ledger, service.registry, row, gone) is False
+        assert service.sandbox(row.id).state == "creating"
+        assert [lease.state for lease in service.leases()] == ["reserved"]
+        with service.ledger.writing():
+            withdraw(service.ledger, row.id)

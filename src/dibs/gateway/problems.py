@@ -108,11 +108,14 @@ def problem_data(error: DibsError, request_id: str) -> dict[str, Any]:
         "type": f"urn:dibs:error:{kind}",
         "title": TITLES[kind],
         "status": status,
-        "detail": str(error),
+        "detail": readable(str(error)),
         "code": error.code,
         "error": kind,
         "retryable": error.retryable or status == 503,
-        "problems": msgspec.to_builtins(error.problems),
+        "problems": [
+            {name: readable(value) for name, value in msgspec.to_builtins(problem).items()}
+            for problem in error.problems
+        ],
         "request_id": request_id,
     }
 
@@ -126,7 +129,12 @@ def body_of(error: DibsError, path: str, request_id: str) -> tuple[int, str, byt
 
 
 def opensandbox_data(error: DibsError) -> dict[str, str]:
-    return {"code": error.code, "message": str(error)}
+    return {"code": error.code, "message": readable(str(error))}
+
+
+def readable(text: str) -> str:
+    """As JSON can carry it: bytes of a path that were no UTF-8 are shown, not sent."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def request_id_of(request: Request[Any, Any, Any]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dibs.backends.port import Exit, Handle, Phase, Status
-from dibs.errors import BackendUnavailable, DibsError, StateError
+from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
@@ -100,15 +100,18 @@ def _fate_of_unfinished(row: SandboxRow, registry: Registry) -> Status | None:
 
 
 def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) -> bool:
-    """Record the end of a sandbox whose absence is proved. False if somebody was faster."""
-    if row.pending is not None and status.exit is not None and status.exit.reason == "not-started":
-        # A gateway had accepted it and died before the command was let go. The next one makes it once more.
-        with ledger.writing():
-            if ledger.reopen(row.id):
-                return False
+    """Record the end of a sandbox whose absence is proved. False if somebody was faster, or it is made once more."""
     result = status.exit or Exit(137, "lost", detail=status.detail or "it was killed from outside", at=time.time())
     failed = result.reason in ("lost", "not-started", "out-of-memory")
     with ledger.writing():
+        try:
+            now = ledger.sandbox(row.id)
+        except NotFound:
+            return False
+        if now.handle != row.handle:
+            return False  # what was seen to be gone is not what it is now: somebody has made it once more
+        if now.pending is not None and result.reason == "not-started" and ledger.reopen(row.id):
+            return False  # a gateway had accepted it and died before the command was let go: the next one makes it
         first = ledger.end(
             row.id, "failed" if failed else "exited", exit=encode(result).encode(), reason=describe(result)
         )

@@ -113,7 +113,8 @@ def _place(home: Home, folder: Path, backend: str, image: str, settings: str) ->
         code = gateway.stop()
         end_all(home)
     assert code == 0, gateway.log[-4000:]
-    assert "Traceback" not in gateway.log, gateway.log[-8000:]
+    trouble = gateway.log.partition("Traceback")[2]
+    assert not trouble, trouble[:8000]
 
 
 @pytest.fixture(scope="session")

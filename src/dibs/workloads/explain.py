@@ -110,10 +110,12 @@ def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list
     return []
 
 
-def explain_request(spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int) -> Explanation:
+def explain_request(
+    spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int, uid: int | None = None
+) -> Explanation:
     backends = []
     for name in registry.order if spec.backend == "auto" else (spec.backend,):
-        backend = registry.get(name)
+        backend = registry.get(name, uid)
         decision = plan_devices(meant_for(spec, name, registry).resources, world)
         try:
             problems = backend_problems(spec, backend, registry)

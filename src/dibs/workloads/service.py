@@ -162,7 +162,9 @@ class Workloads:
         """What would happen, on each backend and to each device. Nothing is created."""
         inventory = self.inventory()
         world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
-        return explain_request(spec, world, self.registry, queue_length=len(self.ledger.tickets()))
+        return explain_request(
+            spec, world, self.registry, queue_length=len(self.ledger.tickets()), uid=self.identity.uid
+        )
 
     # -- creating ---------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ def _resize(session: Session) -> None:
 @contextmanager
 def _raw_mode(tty: bool) -> Iterator[None]:
     """The terminal passes every key on; it is as before afterwards, however this ends."""
-    if not tty:
+    if not tty or not os.isatty(0):  # a command can have a terminal though we have none: --tty
         yield
         return
     import termios

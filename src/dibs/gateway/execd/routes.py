@@ -330,7 +330,7 @@ async def on_request(request: Request[Any, Any, Any], sandbox_id: str) -> ASGIAp
     gateway: Gateway = request.app.state.gateway
     prefix, port_text, rest = _split(request.scope)
     port = proxy.port_of(port_text)
-    path = unquote(rest.decode("latin-1"), errors="surrogateescape")
+    path = unquote(rest.decode("latin-1"), errors="replace")  # no name of ours is anything but ASCII
     if port not in (EXECD, EGRESS):
         query = request.scope.get("query_string", b"")
         target = rest + (b"?" + query if query else b"")

@@ -20,6 +20,7 @@ from dibs.gateway.opensandbox import states, types
 from dibs.gateway.opensandbox.rows import Found, look
 from dibs.gateway.problems import Refused
 from dibs.gateway.state import Gateway
+from dibs.ledger.rows import SandboxRow
 from dibs.workloads.identity import Identity
 
 NOT_YET = "KUBERNETES::POD_IP_NOT_AVAILABLE"
@@ -69,8 +70,8 @@ async def endpoint(
     """The address, when the sandbox is there; else Refused with the reason."""
     found = await _when_there(request, gateway, identity, sandbox_id)
     row = found.row
-    if row.state in ("queued", "creating"):
-        raise Refused(404, NOT_YET, found.message, field="sandbox", value=row.id)
+    if _coming(row):
+        raise Refused(404, NOT_YET, found.message or "is being started", field="sandbox", value=row.id)
     if not row.live or row.state == "stopping":
         raise ended(found)
     where = authority(request, gateway.settings.gateway.public_url)
@@ -88,11 +89,16 @@ async def _when_there(request: Request[Any, Any, Any], gateway: Gateway, identit
     pause = 0.01
     while True:
         found = await gateway.pool.call(look, identity, sandbox_id)
-        hold = _FOR_IMPATIENT if impatient else _WHILE_CREATING if found.row.state == "creating" else 0.0
-        if found.row.state not in ("queued", "creating") or loop.time() - began >= hold or gateway.stopping:
+        hold = _FOR_IMPATIENT if impatient else _WHILE_CREATING if found.row.state != "queued" else 0.0
+        if not _coming(found.row) or loop.time() - began >= hold or gateway.stopping:
             return found
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 0.2)
+
+
+def _coming(row: SandboxRow) -> bool:
+    """Not there yet. What is attached takes commands only when its own command has been let go."""
+    return row.state in ("queued", "creating") or (row.state == "running" and not row.ready)
 
 
 def ended(found: Found) -> Refused:

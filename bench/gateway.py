@@ -25,6 +25,7 @@ from dibs.ledger.rows import SandboxId, SandboxRow, encode
 from dibs.ledger.store import new_id
 from dibs.process import myself
 from dibs.workloads.reconcile import handle_of
+from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
 LEVELS = (0, 50, 200)
@@ -139,7 +140,7 @@ def _life(bench: Bench) -> None:
 
 
 def _inside(bench: Bench, name: str) -> None:
-    with Workloads(bench.home) as service:
+    with Workloads(bench.home, registry=Registry(bench.home, long_lived=True)) as service:
         init = handle_of(service.sandbox(name)).init
         assert init is not None
         times = bench.ask("commands", name=name, pid=init.pid, rounds=60)

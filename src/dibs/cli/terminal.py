@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from dibs.backends.port import Exit, Output, Session
+from dibs.errors import Conflict
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IMPATIENT = 3  # Ctrl-C so many times means: now
@@ -27,22 +28,29 @@ def converse(session: Session, *, tty: bool, stdin: bool, kill: Callable[[], Non
         if tty:
             _resize(session)
         if source is None:
-            session.end_of_input()
+            _pass_on(session, b"")
         while True:
             waiting = [session.fileno()] if source is None else [session.fileno(), source]
             ready, _, _ = select.select(waiting, [], [])
             if source is not None and source in ready:
-                data = os.read(source, 65536)
-                if data:
-                    session.send(data)
-                else:
-                    session.end_of_input()
-                    source = None
+                source = source if _pass_on(session, os.read(source, 65536)) else None
             if session.fileno() in ready:
                 for item in session.receive(0):
                     if isinstance(item, Exit):
                         return item
                     write(item)
+
+
+def _pass_on(session: Session, data: bytes) -> bool:
+    """What was typed, or its end; False if there is no more to come. Who has just ended reads nothing: its end follows."""
+    try:
+        if data:
+            session.send(data)
+        else:
+            session.end_of_input()
+    except Conflict:
+        return False
+    return bool(data)
 
 
 def write(item: Output) -> None:

@@ -1,8 +1,9 @@
 """Waiting in the ledger's queue: first come, first served, and it says what it waits for.
 
 A waiter holds a ticket that names its process; if the process dies, the ticket is void. It looks again when another
-process has changed the ledger, or when one of those who hold devices is gone. Whoever stands far back looks less often.
-Time is measured on a clock that does not jump.
+process has changed the ledger, or when one of those who hold devices is gone. Who has no process that can be watched (a
+container of an engine, or whoever uses a device without dibs) is asked after now and then. Whoever stands far back
+looks less often. Time is measured on a clock that does not jump.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from dibs.errors import Problem, Timeout
 from dibs.ledger.rows import encode
 from dibs.ledger.store import Ledger
+from dibs.plan.explanation import Fate
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself, username
 from dibs.request.durations import show_duration
@@ -25,6 +27,7 @@ from dibs.workloads.registry import Registry
 
 _SHORTEST = 0.03  # seconds between two looks of the first in the queue
 _LONGEST = 1.0
+_ASK = 0.5  # seconds between two questions of the first in the queue; an engine takes some time for its answer
 
 
 class WaitNews(msgspec.Struct, frozen=True):
@@ -74,7 +77,11 @@ class Waiting:
         tickets = [ticket.id for ticket in self._ledger.tickets()]
         place = tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1
         seen = self._ledger.changes_by_others()
-        holders = [handle.keeper for row in self._ledger.sandboxes(live_only=True) if (handle := handle_of(row)).keeper]
+        handles = [handle_of(row) for row in self._ledger.sandboxes(live_only=True) if row.handle is not None]
+        holders = [handle.keeper for handle in handles if handle.keeper]
+        outside = any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
+        ask = _ASK * place if outside or len(holders) < len(handles) else limit
+        asked = time.monotonic()
         pause = min(_SHORTEST * place, _LONGEST)
         told = 0.0
         while True:
@@ -91,6 +98,10 @@ class Waiting:
             if self._ledger.changes_by_others() != seen:
                 reconcile(self._ledger, self._registry)
                 return
+            if time.monotonic() - asked >= ask:
+                if reconcile(self._ledger, self._registry) or outside:
+                    return
+                asked = time.monotonic()
 
     def _late(self, refusal: Refusal, place: int, length: int, limit: float) -> Problem:
         reason = f"not served in that time: number {place} of {length} in the queue, waiting for: {refusal.waits_for}"

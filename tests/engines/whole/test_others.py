@@ -49,6 +49,17 @@ def test_a_card_in_a_container_of_somebody_else_is_shown_and_not_given_away(hous
     assert house.nodes(house.create(device="gpu-1")) == ["simgpu1 c 1:3"]
 
 
+def test_who_waits_for_a_card_of_somebody_else_gets_it_when_that_one_has_gone(house: House) -> None:
+    import threading
+
+    name = house.foreign("somebody", **requests(house.kind)["by name"])
+    gone = threading.Timer(1.0, house.remove, (name,))
+    gone.start()
+    row = house.create(gpu=4, wait="60s")
+    gone.join()
+    assert len(house.nodes(row)) == 4
+
+
 def test_a_card_of_somebody_else_can_be_shared_by_who_insists(house: House) -> None:
     house.foreign("somebody", **requests(house.kind)["by name"])
     row = house.create(device="gpu-1", allow_busy=True)

@@ -59,7 +59,7 @@ def admit(
         known = keys.recall(who.tenant, idempotency_key, digest)
         if known is not None:
             return Admitted(workloads.sandbox(known), again=True)
-    _check_reach(workloads, spec)
+    check_reach(workloads, spec)
     backend, spec = choose(spec, registry, who.uid)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=base_env or {},
@@ -101,7 +101,7 @@ def least_gpus(spec: SandboxSpec) -> int:
     return counted + len(spec.resources.devices)
 
 
-def _check_reach(workloads: Workloads, spec: SandboxSpec) -> None:
+def check_reach(workloads: Workloads, spec: SandboxSpec) -> None:
     """Who comes from afar gets no folder of the host but those that the configuration names."""
     settings = workloads.registry.settings
     problems: list[Problem] = []

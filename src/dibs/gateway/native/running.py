@@ -25,8 +25,8 @@ from dibs.backends.port import Exit, Output, Session
 from dibs.errors import Conflict, DibsError, InvalidRequest
 from dibs.gateway.auth import require
 from dibs.gateway.native.common import NoQuery, gateway_of, query
-from dibs.gateway.native.sandboxes import WRITE, _base_env, _within_ttl
-from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, _answering, _frame, _hear, _send
+from dibs.gateway.native.sandboxes import WRITE, environment_of, within_ttl
+from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, answering, hear, next_frame, send
 from dibs.gateway.native.views import one_sandbox
 from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
@@ -38,7 +38,7 @@ from dibs.process import myself
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.wire import sandboxes as ws
 from dibs.wire.reading import read_object
-from dibs.workloads.admission import _check_reach, least_gpus
+from dibs.workloads.admission import check_reach, least_gpus
 from dibs.workloads.creation import Creation, Order
 from dibs.workloads.explain import choose
 from dibs.workloads.identity import Identity
@@ -66,7 +66,7 @@ class CallersWaiting(Waiting):
     def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, gone: threading.Event) -> None:
         super().__init__(workloads.ledger, workloads.registry, spec, self._news)
         self._who = workloads.identity
-        self._send = tell
+        self.send = tell
         self._gone = gone
 
     def __enter__(self) -> CallersWaiting:
@@ -79,7 +79,7 @@ class CallersWaiting(Waiting):
     def _news(self, news: WaitNews) -> None:
         if self._gone.is_set():
             raise _hung_up()
-        self._send({"waiting": news})
+        self.send({"waiting": news})
 
 
 def _hung_up() -> Conflict:
@@ -89,12 +89,12 @@ def _hung_up() -> Conflict:
 @websocket("/api/v1/run")
 async def run(socket: Socket) -> None:
     """A sandbox, made for whoever listens."""
-    async with _answering(socket):
+    async with answering(socket):
         who = require(socket, WRITE)
         query(socket, NoQuery)
         gateway = gateway_of(socket)
         await socket.accept()
-        wish = _read(await _frame(socket), gateway)
+        wish = _read(await next_frame(socket), gateway)
         sandbox_id, session = await _make(socket, gateway, who, wish)
         if session is None:
             await _show(socket, gateway, who, sandbox_id)
@@ -133,13 +133,13 @@ def _read(frame: bytes, gateway: Gateway) -> Wish:
             "the first frame must say what to run", field="run", code="FIELD_MISSING",
             remedy='send byte 3 and {"run": {"command": [...]}, "foreground": true}',
         )  # fmt: skip
-    base_env = _base_env(mapping)
-    return Wish(_within_ttl(parse_spec(mapping), gateway), base_env, foreground)
+    base_env = environment_of(mapping)
+    return Wish(within_ttl(parse_spec(mapping), gateway), base_env, foreground)
 
 
 async def _show(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: str) -> None:
     view = await gateway.pool.call_as(who, lambda w: one_sandbox(w, w.sandbox(sandbox_id)))
-    await _send(socket, CONTROL, msgspec.json.encode({"sandbox": view}))
+    await send(socket, CONTROL, msgspec.json.encode({"sandbox": view}))
 
 
 async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> tuple[SandboxId, Session | None]:
@@ -161,7 +161,7 @@ async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> 
         try:
             while (words := await news.get()) is not None:
                 with contextlib.suppress(Exception):  # nobody there: `gone` says so, and the thread lets go
-                    await _send(socket, CONTROL, msgspec.json.encode(words))
+                    await send(socket, CONTROL, msgspec.json.encode(words))
         finally:
             listening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -196,13 +196,13 @@ _places: WeakKeyDictionary[Gateway, asyncio.Semaphore] = WeakKeyDictionary()
 async def _listen(socket: Socket, gone: threading.Event) -> None:
     """Until the caller hangs up. He has nothing to say before there is a sandbox."""
     with contextlib.suppress(ClientGone, DibsError):
-        await _frame(socket)
+        await next_frame(socket)
     gone.set()
 
 
 def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) -> tuple[SandboxId, Session | None]:
     """As `Workloads.create` and `launch`, within what the caller may have."""
-    _check_reach(workloads, wish.spec)
+    check_reach(workloads, wish.spec)
     backend, spec = choose(wish.spec, workloads.registry, workloads.identity.uid)
     creation = Creation(workloads.home, workloads.ledger)
     order = Order(
@@ -243,7 +243,7 @@ def _reserve(workloads: Workloads, creation: Creation, order: Order, tell: Tell,
 async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> bool:
     """Both directions until the command ends (True; its devices are free then) or the caller hangs up."""
     loop = asyncio.get_running_loop()
-    hearing = loop.create_task(_hear(socket, session))
+    hearing = loop.create_task(hear(socket, session))
     speaking = loop.create_task(_speak(socket, gateway, session, sandbox_id))
     try:
         done, _ = await asyncio.wait((hearing, speaking), return_when=asyncio.FIRST_COMPLETED)
@@ -268,11 +268,11 @@ async def _speak(socket: Socket, gateway: Gateway, session: AsyncSession, sandbo
     while True:
         for piece in await session.next():
             if isinstance(piece, Output):
-                await _send(socket, STDOUT if piece.stream == "stdout" else STDERR, piece.data)
+                await send(socket, STDOUT if piece.stream == "stdout" else STDERR, piece.data)
                 continue
             await session.close()
             await gateway.pool.call_long(lambda w: w.settle(sandbox_id))
-            await _send(socket, CONTROL, msgspec.json.encode({"exit": _end(piece)}))
+            await send(socket, CONTROL, msgspec.json.encode({"exit": _end(piece)}))
             await socket.close(1000)
             return
 

@@ -87,8 +87,8 @@ async def create(request: Ask) -> Response[bytes]:
     query(request, NoQuery)
     key = idempotency_key(request)
     mapping = read_object(await request.body())
-    base_env = _base_env(mapping)
-    spec = _within_ttl(parse_spec(mapping), gateway)
+    base_env = environment_of(mapping)
+    spec = within_ttl(parse_spec(mapping), gateway)
     admitted, view = await gateway.pool.call_as(who, _admit, gateway, spec, base_env, key)
     headers = {"Location": f"{ROOT}/{view.id}"}
     if admitted:
@@ -119,7 +119,7 @@ def idempotency_key(request: Ask) -> str:
     return key
 
 
-def _base_env(mapping: dict[str, Any]) -> dict[str, str]:
+def environment_of(mapping: dict[str, Any]) -> dict[str, str]:
     """Variables that the sandbox starts from, as those of the shell that asked. The request's own stand over them."""
     found = mapping.pop("base_env", {})
     if isinstance(found, dict) and all(
@@ -132,7 +132,7 @@ def _base_env(mapping: dict[str, Any]) -> dict[str, str]:
     )
 
 
-def _within_ttl(spec: SandboxSpec, gateway: Gateway) -> SandboxSpec:
+def within_ttl(spec: SandboxSpec, gateway: Gateway) -> SandboxSpec:
     """Where the settings limit the time to live, a sandbox without one gets the longest."""
     longest = gateway.settings.gateway.max_sandbox_ttl
     if longest is None or spec.ttl_seconds is not None:

@@ -150,7 +150,7 @@ async def _gather(session: AsyncSession) -> ws.ExecResult:
 @websocket(ROOT + "/{ref:str}/exec")
 async def talk(socket: Socket) -> None:
     """A new command."""
-    async with _answering(socket):
+    async with answering(socket):
         who = require(socket, WRITE)
         asked = query(socket, TalkQuery)
         ref = reference(socket)
@@ -176,7 +176,7 @@ async def talk(socket: Socket) -> None:
 @websocket(ROOT + "/{ref:str}/attach")
 async def attach(socket: Socket) -> None:
     """The sandbox's own command."""
-    async with _answering(socket):
+    async with answering(socket):
         who = require(socket, WRITE)
         query(socket, NoQuery)
         ref = reference(socket)
@@ -199,7 +199,7 @@ def _from_query(asked: TalkQuery) -> Exec:
 
 
 async def _first(socket: Socket) -> Exec:
-    control = _control(await _frame(socket))
+    control = _control(await next_frame(socket))
     if control is None or control.exec is UNSET:
         raise InvalidRequest(
             "the first frame must say what to run", field="exec", code="FIELD_MISSING",
@@ -208,7 +208,7 @@ async def _first(socket: Socket) -> Exec:
     return _command(convert(ws.ExecRequest, control.exec, strict=True))
 
 
-async def _frame(socket: Socket) -> bytes:
+async def next_frame(socket: Socket) -> bytes:
     """The next binary frame. Raises ClientGone."""
     message: Any = await socket.receive()
     if message["type"] == "websocket.disconnect":
@@ -234,7 +234,7 @@ def _control(frame: bytes) -> Control | None:
 async def _converse(socket: Socket, session: AsyncSession) -> bool:
     """Both directions until the process ends (True) or the client hangs up (False)."""
     loop = asyncio.get_running_loop()
-    hearing = loop.create_task(_hear(socket, session))
+    hearing = loop.create_task(hear(socket, session))
     speaking = loop.create_task(_speak(socket, session))
     try:
         await asyncio.wait((hearing, speaking), return_when=asyncio.FIRST_COMPLETED)
@@ -253,9 +253,9 @@ async def _converse(socket: Socket, session: AsyncSession) -> bool:
                 await task
 
 
-async def _hear(socket: Socket, session: AsyncSession) -> None:
+async def hear(socket: Socket, session: AsyncSession) -> None:
     while True:
-        frame = await _frame(socket)
+        frame = await next_frame(socket)
         control = _control(frame)
         if control is None:
             await session.send(frame[1:])
@@ -272,19 +272,19 @@ async def _speak(socket: Socket, session: AsyncSession) -> None:
     while True:
         for piece in await session.next():
             if isinstance(piece, Output):
-                await _send(socket, _STREAMS[piece.stream], piece.data)
+                await send(socket, _STREAMS[piece.stream], piece.data)
                 continue
             end = ws.Exit(piece.code, piece.reason, piece.signal, piece.detail, piece.at)
-            await _send(socket, CONTROL, msgspec.json.encode({"exit": end}))
+            await send(socket, CONTROL, msgspec.json.encode({"exit": end}))
             await socket.close(1000)
             return
 
 
-async def _send(socket: Socket, kind: int, data: bytes) -> None:
+async def send(socket: Socket, kind: int, data: bytes) -> None:
     await socket.send_data(bytes([kind]) + data, mode="binary")
 
 
-class _answering:  # noqa: N801 - used as a statement
+class answering:  # noqa: N801 - used as a statement
     """Errors of a conversation: before it is accepted as an HTTP answer, afterwards as a last frame."""
 
     def __init__(self, socket: Socket) -> None:
@@ -311,7 +311,7 @@ class _answering:  # noqa: N801 - used as a statement
                 await socket.send({"type": "websocket.http.response.start", "status": status, "headers": headers})
                 await socket.send({"type": "websocket.http.response.body", "body": body, "more_body": False})
             else:
-                await _send(socket, CONTROL, msgspec.json.encode({"error": problem_data(error, request_id)}))
+                await send(socket, CONTROL, msgspec.json.encode({"error": problem_data(error, request_id)}))
                 await socket.close(1008 if isinstance(error, InvalidRequest) else 1011)
         return True
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from dibs.backends.engines import rendering
-from dibs.backends.engines.backend import EngineBackend, container_name
+from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.early import Watcher, places
+from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path
 from dibs.backends.port import Handle, Usage
 from dibs.home import Home
-from dibs.http import query, segment
+from dibs.http import query
 
 NEWEST = (1, 44)  # the API that this was written for: devices by CDI name, and folders told by the engine
 OLDEST = (1, 41)
@@ -145,7 +146,7 @@ class DockerBackend(EngineBackend):
         watcher = Watcher(handle.data.get("container", ""), self.facts().peer, self._places)
         watcher.start()
         try:
-            return client.answer("POST", self.container(handle) + "/start", accept=(304,))[0]
+            return client.answer("POST", container(handle) + "/start", accept=(304,))[0]
         finally:
             self._remember_look(handle, watcher.stop())
 
@@ -153,7 +154,7 @@ class DockerBackend(EngineBackend):
         return "/events" + query(filters=filters)
 
     def _stats(self, handle: Handle) -> Usage:
-        path = f"/containers/{segment(container_name(handle.sandbox_id))}"
+        path = container(handle)
         stats = self.ask(handle, "GET", f"{path}/stats?stream=false&one-shot=true")
         host = self.ask(handle, "GET", f"{path}/json")["HostConfig"]
         memory = stats.get("memory_stats") or {}

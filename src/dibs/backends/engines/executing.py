@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from dibs.backends.engines import errors, keeping
 from dibs.backends.engines.client import EngineError
+from dibs.backends.engines.engine import container
+from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, Handle, Phase
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.process import name_of
 
 if TYPE_CHECKING:
-    from dibs.backends.engines.backend import EngineBackend
+    from dibs.backends.engines.conversations import Conversations
 
 _MARK = "DIBS_EXEC"
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?", re.ASCII)
 _POLL = 0.05  # seconds between looks for an exit that the engine does not tell by itself
 
 
-def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSession:
+def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSession:
     if command.user and _USER.fullmatch(command.user) is None:
         remedy = "write a number, a name, or both of user and group as in 1000:1000"
         raise InvalidRequest("this cannot be a user", field="user", value=command.user, remedy=remedy)
@@ -43,7 +45,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
         **({"WorkingDir": command.workdir} if command.workdir else {}),
     }
     try:
-        made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
+        made = backend.ask(handle, "POST", container(handle) + "/exec", json=body)
         path = f"/exec/{made['Id']}"
         sock = backend.hijack(handle, f"{path}/start", {"Detach": False, "Tty": command.tty})
     except CommandFailed:
@@ -52,8 +54,6 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
         if error.code in ("CONTAINER_GONE", "ENGINE_FAILED", "NOT_RUNNING"):
             status = backend.status(handle)
             if status.phase is not Phase.RUNNING:
-                from dibs.backends.engines.backend import not_running
-
                 raise not_running(status, handle) from error
         raise
 
@@ -96,7 +96,7 @@ def execute(backend: EngineBackend, handle: Handle, command: Exec) -> StreamSess
     return StreamSession(sock, Call(ended=ended, signal=signal, resize=resize), tty=command.tty, can_send=True)
 
 
-def _when_running(backend: EngineBackend, path: str) -> dict[str, Any]:
+def _when_running(backend: Conversations, path: str) -> dict[str, Any]:
     """What the engine says of a command, once it has begun; nothing if that is not to be had."""
     found: dict[str, Any] = {}
     for _ in range(400):
@@ -121,7 +121,7 @@ def _is_in(pid: int, handle: Handle) -> bool:
         return False
 
 
-def _kill_inside(backend: EngineBackend, handle: Handle, mark: str, number: int) -> None:
+def _kill_inside(backend: Conversations, handle: Handle, mark: str, number: int) -> None:
     """With the image's own shell. Where it has none, the signal cannot be sent, and that is told."""
     script = (
         f'n=3; for p in /proc/[0-9]*; do if grep -q "{_MARK}={mark}" "$p/environ" 2>/dev/null; '
@@ -130,7 +130,7 @@ def _kill_inside(backend: EngineBackend, handle: Handle, mark: str, number: int)
     body = {"AttachStdout": True, "Cmd": ["sh", "-c", script]}
     code = 3  # not found: it is there in a moment, or it has just ended
     for _ in range(20):
-        made = backend.ask(handle, "POST", backend.container(handle) + "/exec", json=body)
+        made = backend.ask(handle, "POST", container(handle) + "/exec", json=body)
         with backend.hijack(handle, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False}) as sock:
             while sock.recv(4096):
                 pass

@@ -12,6 +12,7 @@ import re
 
 import msgspec
 
+from dibs.backends import proc
 from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache
 from dibs.devices.cdi_source import cached
 from dibs.process import ProcessName
@@ -143,11 +144,9 @@ def environment_of(peer: ProcessName | None) -> dict[str, str]:
     if peer is None:
         return {}
     try:
-        with open(f"/proc/{peer.pid}/environ", "rb") as file:
-            items = [os.fsdecode(item).partition("=") for item in file.read().split(b"\0") if item]
+        return proc.variables(proc.words(peer.pid, "environ"))
     except OSError:
         return {}
-    return {name: value for name, _, value in items}
 
 
 def on_path(program: str, facts_root: str, environ: dict[str, str]) -> bool:

@@ -122,11 +122,29 @@ def address_of(target: str) -> str:
     return target.rstrip("/")
 
 
+# --- its keeper
+
+
 class Starting(msgspec.Struct, frozen=True):
     """A keeper that has been started, and the pipe on which it says that it listens."""
 
     pid: int
     ready: int
+
+
+_clients: dict[str, int] = {}  # folder → the end of a pipe that the keeper shall listen to
+
+
+def offer_client(folder: Path) -> int:
+    """The end of a pipe that a client holds: the keeper of the container that is about to start gets the other one."""
+    theirs, ours = os.pipe()
+    _clients[str(folder)] = theirs
+    return ours
+
+
+def take_client(folder: Path) -> int:
+    """The keeper's end; -1 if there is none, or it was taken."""
+    return _clients.pop(str(folder), -1)
 
 
 def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: float, pipe: int = -1) -> Starting:

@@ -13,9 +13,10 @@ from typing import Any
 from dibs.backends.engines import early, keeping, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
+from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
 from dibs.backends.port import Handle, Usage
-from dibs.http import query, segment
+from dibs.http import query
 
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
@@ -126,7 +127,7 @@ class PodmanBackend(EngineBackend):
         return str(client.call("POST", "/containers/create", json={**body, "name": name})["Id"])
 
     def _ignite(self, handle: Handle, client: Client) -> int:
-        base = self.container(handle)
+        base = container(handle)
         if client.answer("POST", f"{base}/init", accept=(304, 409, 500))[0] < 300:
             document = client.call("GET", f"{base}/json")
             pid = int(document["State"].get("Pid") or 0)
@@ -144,10 +145,10 @@ class PodmanBackend(EngineBackend):
         return "/events" + query(stream=True, filters=filters)
 
     def _stats(self, handle: Handle) -> Usage:
-        name = f"dibs-{handle.sandbox_id}"
+        name = container_name(handle.sandbox_id)
         document = self.ask(handle, "GET", "/containers/stats" + query(containers=name, stream=False))
         stats = document["Stats"][0]
-        host = self.ask(handle, "GET", f"/containers/{segment(name)}/json")["HostConfig"]
+        host = self.ask(handle, "GET", container(handle) + "/json")["HostConfig"]
         return Usage(
             cpu_seconds=int(stats.get("CPUNano") or 0) / 1e9,
             memory_bytes=int(stats.get("MemUsage") or 0),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dibs.backends import proc
 from dibs.backends.local import (
     bubblewrap,
     cgroups,
@@ -184,7 +185,7 @@ class LocalBackend:
             if "shm" in handle.data:
                 limits["shm_bytes"] = observe.shared_memory(init)
         except OSError as error:
-            raise observe.unreadable("its limits and layout", error) from error
+            raise proc.unreadable("its limits and layout", error) from error
         found = Observation(
             observe.device_nodes(init),
             observe.environment(init),
@@ -205,7 +206,7 @@ class LocalBackend:
         try:
             init = living_init(handle)
             path = held.workload.env.get("PATH", DEFAULT_PATH)
-            observe.Sandboxed(init).check_command(held.workload.command[0], path, held.workdir)
+            observe.check_command(init, held.workload.command[0], path, held.workdir)
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
                     entering.run_hook(self._helpers, hook, handle, held.workload, privileged=False)

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import msgspec
 
-from dibs.backends.local.rootfs import unescape
 from dibs.backends.port import Capability, Limits
+from dibs.backends.proc import unescape
 from dibs.errors import BackendUnavailable, Unsupported
 
 PARENT = "dibs"

@@ -10,8 +10,8 @@ import stat
 from collections.abc import Callable
 
 from dibs.backends.local import cgroups, users
-from dibs.backends.local.rootfs import below
 from dibs.backends.port import Workload
+from dibs.backends.proc import below
 from dibs.errors import Problem
 from dibs.home import Home
 

@@ -10,8 +10,8 @@ import os
 
 from dibs.backends.local import cgroups
 from dibs.backends.local.kernel import inside
-from dibs.backends.local.observe import unreadable
 from dibs.backends.port import Usage
+from dibs.backends.proc import unreadable
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

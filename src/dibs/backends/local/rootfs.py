@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dibs.backends.proc import below, unescape
+
 # Made anew in every sandbox, or bound apart.
 OWN = ("/proc", "/dev", "/sys", "/tmp", "/run")  # noqa: S108  # names of mount points, no files are made there
 # File systems of the kernel or of a session: nothing in them is a file that a workload came for.
@@ -96,18 +98,6 @@ def mount_points(text: str) -> dict[str, str]:
         left, _, right = line.partition(" - ")
         found[unescape(left.split(" ")[4])] = right.split(" ")[0]
     return found
-
-
-def unescape(text: str) -> str:
-    """mountinfo writes blanks and backslashes in octal."""
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, char)
-    return text
-
-
-def below(path: str, folder: str) -> bool:
-    """Whether a path is a folder or in it."""
-    return folder in ("/", path) or path.startswith(folder + "/")
 
 
 def host_layout(mounts: dict[str, str], refused: frozenset[str] = frozenset()) -> Layout:

@@ -1,11 +1,12 @@
-"""Tar streams on their way into a container.
+"""Tar streams on their way into a sandbox that somebody else unpacks: an engine, or memory.
 
-Engines unpack as root and ask few questions. So every archive is read through first, each member is checked, owners
-are set to the workload's user, and only a whole and harmless archive is handed on: nothing is unpacked of one that is
-refused.
+Those who unpack for us ask few questions, and do it as root. So every archive is read through first, each member is
+checked, owners are set to the workload's user, and only a whole and harmless archive is handed on: nothing is unpacked
+of one that is refused.
 
 Refused: absolute names, names with `..`, links that point out of the folder, device nodes, and whatever is no file,
-folder, link or fifo.
+folder, link or fifo. The `local` backend unpacks by itself, in a process without dibs, and refuses the same (a test
+holds both to it).
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def checked(archive: Iterator[bytes], folder: str, uid: int, gid: int) -> IO[byt
 
 
 def check(member: tarfile.TarInfo, folder: str) -> None:
+    """Raise InvalidRequest for a member that could touch anything outside of `folder`."""
     name, target = member.name, member.linkname
     if name.startswith("/"):
         raise refused(f'the archive has an absolute name: "{name}"')

@@ -1,0 +1,108 @@
+"""Conversations with what runs in a container: its command, further commands, its ports.
+
+`sessions` carries the bytes, `executing` the further commands. A command that is not there is told before anything is
+started: engines tell it in the middle of its output.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dibs.backends import proc
+from dibs.backends.engines import connecting, keeping, looking, rendering
+from dibs.backends.engines.engine import container
+from dibs.backends.engines.lives import Lives, not_running
+from dibs.backends.engines.sessions import Call, StreamSession
+from dibs.backends.port import Exec, Exit, Handle, Phase, Session, Status
+from dibs.errors import BackendUnavailable, InvalidRequest, Unsupported
+from dibs.http import query
+
+if TYPE_CHECKING:
+    import socket
+
+
+class Conversations(Lives):
+    """Talking to what runs."""
+
+    def attach(self, handle: Handle) -> Session:
+        folder = Path(handle.folder)
+        held = folder.is_dir() and not (folder / "init").exists() and keeping.ending(folder) is None
+        status = Status(Phase.HELD) if held else self.status(handle)
+        if status.phase not in (Phase.RUNNING, Phase.PAUSED, Phase.HELD):
+            raise not_running(status, handle)
+        interactive = handle.data.get("interactive") == "1"
+        tty = handle.data.get("tty") == "1"
+        path = container(handle) + "/attach"
+        sock = self.hijack(handle, path + query(stream=True, stdin=interactive or tty, stdout=True, stderr=True))
+        pipe = -1
+        if handle.data.get("foreground") and status.phase is Phase.HELD:
+            pipe = keeping.offer_client(folder)
+
+        def ended(wait: bool) -> Exit | None:
+            found = self.wait(handle) if wait else self.status(handle)
+            if found.phase is Phase.ABSENT:
+                return found.exit or Exit(137, "lost", 9, "the container was removed")
+            return found.exit
+
+        def closed(over: bool) -> None:  # noqa: ARG001
+            if pipe >= 0:
+                os.close(pipe)
+                unused = keeping.take_client(folder)
+                if unused >= 0:
+                    os.close(unused)
+
+        call = Call(
+            ended=ended,
+            signal=lambda number: self._signal(handle, number),
+            resize=lambda rows, columns: self.resize(f"{container(handle)}/resize", rows, columns),
+            closed=closed,
+        )
+        return StreamSession(sock, call, tty=tty, can_send=interactive or tty)
+
+    def _signal(self, handle: Handle, number: int) -> None:
+        self.ask(handle, "POST", f"{container(handle)}/kill?signal={number}", accept=(404, 409))
+
+    def resize(self, path: str, rows: int, columns: int) -> None:
+        # Nobody minds the size of a terminal that is not there yet, or no more.
+        self.ask(None, "POST", path + query(h=rows, w=columns), accept=(400, 404, 409, 500))
+
+    def exec(self, handle: Handle, command: Exec) -> Session:
+        from dibs.backends.engines.executing import execute
+
+        self._check_program(handle, command)
+        return execute(self, handle, command)
+
+    def _check_program(self, handle: Handle, command: Exec) -> None:
+        """Engines tell a missing command in the middle of its output."""
+        if not command.command or not command.command[0]:
+            raise InvalidRequest("there is no command", field="command", code="COMMAND_INVALID")
+        init = self._visible(handle)
+        if init is None:
+            return
+        try:
+            path = command.env.get("PATH") or looking.environment(init.pid).get("PATH") or rendering.DEFAULT_PATH
+            workdir = command.workdir or handle.data.get("workdir") or "/"
+            proc.check_command(init.pid, command.command[0], path, workdir)
+        except (OSError, BackendUnavailable):
+            return  # not visible from here, or just ending: the engine says the same later
+
+    def connect(self, handle: Handle, port: int) -> socket.socket:
+        init = self._visible(handle)
+        if init is not None and os.geteuid() == 0:
+            return connecting.connect(init.pid, port)
+        status = self.status(handle)
+        if status.phase not in (Phase.RUNNING, Phase.PAUSED):
+            raise not_running(status, handle)
+        document = self.ask(handle, "GET", container(handle) + "/json")
+        networks = (document.get("NetworkSettings") or {}).get("Networks") or {}
+        address = next((one["IPAddress"] for one in networks.values() if one and one.get("IPAddress")), "")
+        if not address and handle.data.get("network") == "host":
+            address = "127.0.0.1"
+        if not address:
+            raise Unsupported(
+                "the sandbox has no network that can be reached from here", field="port", value=str(port),
+                remedy="run dibs as root, or give the sandbox a network",
+            )  # fmt: skip
+        return connecting.connect_to(address, port)

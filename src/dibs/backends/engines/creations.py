@@ -1,0 +1,127 @@
+"""A container made from a workload, and the image that it is made from. It does not run yet: see `starts`.
+
+`docker` and `podman` fill in the form of a new container. A creation that failed leaves nothing: where it is not known
+how far it went, the container is looked for by its name and removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from dibs.backends.engines import errors, images, rendering
+from dibs.backends.engines.client import Client, EngineError, Unreachable
+from dibs.backends.engines.endings import Endings
+from dibs.backends.engines.engine import container_name
+from dibs.backends.port import Handle, Realisation, Workload
+from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
+from dibs.home import Home
+
+FRESH = 2.0  # seconds that an image is taken to be as it was; a container is made from its id or refused
+MOST_IMAGES = 256  # that are remembered
+
+
+class Creations(Endings):
+    """Making containers."""
+
+    def __init__(self, home: Home) -> None:
+        super().__init__(home)
+        self._images: dict[str, tuple[float, images.Image]] = {}
+        self.on_progress: images.Progress | None = None  # told while an image is pulled
+
+    # --- filled in by each engine
+
+    def _body(self, form: rendering.Form) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _make(self, client: Client, name: str, body: dict[str, Any]) -> str:
+        raise NotImplementedError
+
+    # --- making
+
+    def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
+        client = self.client()
+        form = self._form(workload, client, None)
+        return rendering.realisation(self.name, form, self._body(form))
+
+    def _form(self, workload: Workload, client: Client, image_id: str | None) -> rendering.Form:
+        with self.asking(workload.image, "image"):
+            return rendering.form(
+                self.name, workload, self.facts(), self._image(client), self._home, image_id, self.can_limit
+            )
+
+    def _image(self, client: Client) -> rendering.FindImage:
+        """What is known of an image; one that was looked at a moment ago is not looked at again."""
+
+        def find(reference: str) -> images.Image | None:
+            with self._lock:
+                known = self._images.get(reference)
+            if known is not None and time.monotonic() - known[0] < FRESH:
+                return known[1]
+            found = images.find(client, reference)
+            with self._lock:
+                if found is None:
+                    self._images.pop(reference, None)
+                else:
+                    self._images[reference] = self._images[found.id] = (time.monotonic(), found)
+                    if len(self._images) > MOST_IMAGES:
+                        self._images.clear()
+            return found
+
+        return find
+
+    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:  # noqa: ARG002
+        client = self.client()
+        made = not folder.exists()
+        try:
+            form = self._form(workload, client, self._have_image(client, workload))
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            container = self._make(client, container_name(workload.id), self._body(form))
+        except (DibsError, OSError, EngineError, Unreachable, TimeoutError) as error:
+            if made:
+                shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, EngineError):
+                with self._lock:
+                    self._images.clear()  # it may be the image that is gone
+                raise errors.translate(self.name, error, field="sandbox", value=workload.id) from error
+            if isinstance(error, Unreachable | TimeoutError):
+                self._undo(workload.id, folder)
+                if isinstance(error, Unreachable):
+                    self.lost(error)
+                raise BackendUnavailable(f"{self.name} does not answer", code="ENGINE_UNREACHABLE") from error
+            if isinstance(error, OSError):
+                reason = f"the sandbox's folder cannot be used: {error.strerror}"
+                raise StateError(reason, field="folder", value=str(folder)) from error
+            raise
+        except BaseException:
+            self._undo(workload.id, folder)
+            raise
+        return Handle(self.name, workload.id, str(folder), data=rendering.handle_data(form, container, client.target))
+
+    def _undo(self, sandbox_id: str, folder: Path) -> None:
+        """After a creation of which we do not know how far it went. If that fails too, reconciliation does it."""
+        try:
+            self.discard(Handle(self.name, sandbox_id, str(folder)))
+        except DibsError:
+            return
+
+    def _have_image(self, client: Client, workload: Workload) -> str:
+        """The image's id, pulled or loaded if it is not there."""
+        reference = workload.image
+        if images.is_file(reference):
+            trouble = images.unusable(reference)
+            if trouble is not None:
+                raise trouble
+            with self.asking(reference, "image"):
+                return images.load(client, self.name, reference, self._home.state / "images")
+        with self.asking(reference, "image"):
+            found = self._image(client)(reference)
+            if found is not None and not (workload.platform and found.platform != workload.platform):
+                return found.id
+            images.pull(client, self.name, reference, workload.platform, self.on_progress)
+            found = images.find(client, reference)
+        if found is None:
+            raise NotFound("it was pulled, and is not there", field="image", value=reference, code="IMAGE_NOT_FOUND")
+        return found.id

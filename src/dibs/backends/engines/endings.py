@@ -1,0 +1,138 @@
+"""The ends of a container: paused, stopped, removed, out of time.
+
+A container is found by its name, so whatever was left unfinished can be removed by anybody (`discard`). Nothing is said
+to be gone before the engine has said so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from dibs.backends.engines import errors, keeping
+from dibs.backends.engines.client import Client
+from dibs.backends.engines.engine import container
+from dibs.backends.engines.lives import Lives, not_running
+from dibs.backends.port import Handle, Phase
+from dibs.errors import BackendUnavailable, Conflict
+from dibs.http import query
+
+GONE = 30.0  # seconds for a container to vanish after its removal was asked for
+
+
+class Endings(Lives):
+    """Changing and ending what runs."""
+
+    def pause(self, handle: Handle) -> None:
+        self._freeze(handle, "pause", Phase.PAUSED)
+
+    def resume(self, handle: Handle) -> None:
+        self._freeze(handle, "unpause", Phase.RUNNING)
+
+    def _freeze(self, handle: Handle, verb: str, wanted: Phase) -> None:
+        status, _ = self.answer(handle, "POST", f"{container(handle)}/{verb}", accept=(404, 409, 500))
+        if status in (200, 204):
+            return
+        found = self.status(handle)
+        if found.phase is not wanted:
+            raise not_running(found, handle)
+
+    def stop(self, handle: Handle, grace_seconds: float) -> None:
+        folder = Path(handle.folder)
+        status = self.status(handle)
+        if status.phase in (Phase.EXITED, Phase.ABSENT):
+            return
+        if status.phase is Phase.HELD:
+            keeping.ask_end(folder, "not-started")
+            self._remove(handle)
+            return
+        if status.phase is Phase.UNKNOWN:
+            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
+        keeping.ask_end(folder, "stopped")
+        base = container(handle)
+        accept = (304, 404, 409, 500)
+        if status.phase is Phase.PAUSED:
+            if grace_seconds <= 0:
+                self.answer(handle, "POST", f"{base}/kill?signal=SIGKILL", accept=accept)
+            self.answer(handle, "POST", f"{base}/unpause", accept=accept)
+        if grace_seconds > 0:
+            grace = int(-(-grace_seconds // 1))
+            self.answer(
+                handle, "POST", f"{base}/stop" + query(t=grace, timeout=grace), timeout=grace + 60.0, accept=accept
+            )
+        status = self.wait(handle, 0.0)
+        if status.phase in (Phase.RUNNING, Phase.PAUSED):
+            self.answer(handle, "POST", f"{base}/kill?signal=SIGKILL", accept=accept)
+            status = self.wait(handle, 30.0)
+        if status.phase not in (Phase.EXITED, Phase.ABSENT):
+            raise BackendUnavailable(
+                f"the sandbox did not end: {status.detail or status.phase}", value=handle.sandbox_id
+            )
+
+    def delete(self, handle: Handle) -> None:
+        status = self.status(handle)
+        if status.phase is Phase.UNKNOWN:
+            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
+        if status.phase not in (Phase.EXITED, Phase.ABSENT):
+            raise Conflict(
+                f"the sandbox is {status.phase}", value=handle.sandbox_id, code="STILL_RUNNING", remedy="stop it first"
+            )
+        self._remove(handle)
+        _forget(Path(handle.folder))
+
+    def discard(self, handle: Handle) -> None:
+        self._remove(handle)
+        _forget(Path(handle.folder))
+
+    def _remove(self, handle: Handle) -> None:
+        """Remove the container, by force; returns when it is gone."""
+        deadline = time.monotonic() + GONE
+        path = container(handle) + query(force=True, v=True, timeout=0 if self.name == "podman" else None)
+        while True:
+            status, answer = self.answer(handle, "DELETE", path, accept=(404, 409, 500))
+            if status == 404:
+                return
+            if status < 300:
+                broken = [one.get("Err") for one in answer if one.get("Err")] if isinstance(answer, list) else []
+                if not broken:
+                    return
+                answer = {"message": str(broken[0])}
+            if time.monotonic() > deadline:
+                said = answer.get("message", "") if isinstance(answer, dict) else str(answer)
+                raise BackendUnavailable(
+                    f"the container cannot be removed ({self.name} says: {errors.one_line(said)})",
+                    field="sandbox", value=handle.sandbox_id, code="ENGINE_FAILED",
+                )  # fmt: skip
+            time.sleep(0.05)
+
+    # --- its time
+
+    def set_expiry(self, handle: Handle, at: float | None) -> None:
+        folder = Path(handle.folder)
+        status = self.status(handle)
+        if status.phase not in (Phase.RUNNING, Phase.PAUSED, Phase.HELD):
+            raise not_running(status, handle)
+        keeping.set_deadline(folder, at)
+        keeper = keeping.keeper_of(folder)
+        if keeper is not None and keeping.nudge(keeper):
+            return
+        if at is not None:
+            keeping.finish_keeper(folder, self._keeper(handle, self.client()))
+
+    def overdue(self, handle: Handle, now: float | None = None) -> bool:
+        """Whether its time to live is over; see `keeping.overdue`."""
+        return keeping.overdue(handle, now)
+
+    def _keeper(self, handle: Handle, client: Client, pipe: int = -1) -> keeping.Starting:
+        address = keeping.address_of(client.target)
+        base = client.prefix + container(handle)
+        grace = float(handle.data.get("grace", "10"))
+        return keeping.begin_keeper(Path(handle.folder), address, base, self.wait_condition, grace, pipe)
+
+
+def _forget(folder: Path) -> None:
+    keeper = keeping.keeper_of(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    if keeper is not None:
+        keeping.nudge(keeper)  # without a deadline it has nothing to do

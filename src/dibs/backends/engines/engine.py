@@ -1,0 +1,184 @@
+"""The engine itself: the line to it, what it is and can, and its failures in our words.
+
+Everything else that a backend does stands on it. `docker` and `podman` fill in how to connect and what to look at. An
+engine may go away and come back as another one at any time: what is known of it is found out anew then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from dibs.backends.engines import errors
+from dibs.backends.engines.client import Client, EngineError, Unreachable
+from dibs.backends.engines.facts import Facts
+from dibs.backends.engines.finding import Found, find
+from dibs.backends.port import Capability, Handle
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.home import Home
+from dibs.http import segment
+from dibs.process import absent
+
+if TYPE_CHECKING:
+    import socket
+
+RETRY_AFTER = 2.0  # seconds that an engine which was not there is not asked again; arbitrary
+
+
+class Engine:
+    """The line to one engine."""
+
+    name: str
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._found: Found | None = None
+        self._opened: Client | None = None
+        self._known: Facts | None = None
+        self._missing: tuple[float, DibsError] | None = None
+
+    # --- filled in by each engine
+
+    def _connect(self, target: str) -> Client:
+        raise NotImplementedError
+
+    def _look(self, client: Client) -> Facts:
+        raise NotImplementedError
+
+    # --- the line
+
+    def close(self) -> None:
+        """Let go of the connections; they are made again when they are needed."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+
+    def client(self) -> Client:
+        """The engine, and `_known` filled in. Raises BackendUnavailable."""
+        with self._lock:
+            if self._opened is not None and self._known is not None:
+                return self._opened
+            if self._missing is not None and time.monotonic() - self._missing[0] < RETRY_AFTER:
+                raise self._missing[1]
+            try:
+                if self._found is None or not self._found.target:
+                    self._found = find(self.name, self._home)
+                found = self._found
+                if not found.target:
+                    raise BackendUnavailable(
+                        found.reason, field="backend", value=self.name, code="ENGINE_NOT_RUNNING", remedy=found.remedy
+                    )
+                try:
+                    self._opened = self._opened or self._connect(found.target)
+                    self._known = self._look(self._opened)
+                except Unreachable as error:
+                    raise errors.unreachable(self.name, error) from error
+                except EngineError as error:
+                    raise errors.translate(self.name, error, field="backend", value=self.name) from error
+                except TimeoutError as error:
+                    reason = f"{self.name} does not answer"
+                    raise BackendUnavailable(
+                        reason, field="backend", value=found.target, code="ENGINE_UNREACHABLE"
+                    ) from error
+            except DibsError as error:
+                self._opened = None
+                self._missing = (time.monotonic(), error)
+                raise
+            return self._opened
+
+    def facts(self) -> Facts:
+        """What the engine is and can. Raises BackendUnavailable."""
+        self.client()
+        known = self._known
+        if known is None or (known.peer is not None and absent(known.peer)):
+            self.forget()  # it was started anew while no line to it was open
+            self.client()
+            known = self._known
+        assert known is not None
+        return known
+
+    def forget(self) -> None:
+        """The engine may come back as another one: what is known of it is found out anew."""
+        with self._lock:
+            self._known = None
+
+    def lost(self, error: Unreachable) -> NoReturn:
+        self.forget()
+        raise errors.unreachable(self.name, error) from error
+
+    def asking(self, value: str = "", field: str = "sandbox") -> Asking:
+        """For a `with`: the client, and whatever it raises in our words."""
+        return Asking(self, field, value)
+
+    def ask(
+        self, handle: Handle | None, method: str, path: str, *, value: str = "", field: str = "sandbox", **more: Any
+    ) -> Any:
+        """One question, about a sandbox or about `value`."""
+        return self.answer(handle, method, path, value=value, field=field, **more)[1]
+
+    def answer(
+        self, handle: Handle | None, method: str, path: str, *, value: str = "", field: str = "sandbox", **more: Any
+    ) -> tuple[int, Any]:
+        """As `ask`, with the status."""
+        with self.asking(value or (handle.sandbox_id if handle else ""), field) as client:
+            return client.answer(method, path, **more)
+
+    def hijack(self, handle: Handle, path: str, json: Any = None) -> socket.socket:
+        with self.asking(handle.sandbox_id) as client:
+            return client.hijack(path, json=json)
+
+    # --- what can be had
+
+    def available(self) -> Capability:
+        try:
+            self.client()
+        except DibsError as error:
+            problem = error.problems[0]
+            return Capability(False, problem.reason, problem.remedy)
+        return Capability(True)
+
+    def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
+        try:
+            facts = self.facts()
+        except DibsError as error:
+            return Capability(False, error.problems[0].reason, error.problems[0].remedy)
+        if limit in facts.limits:
+            return Capability(True)
+        why = "a rootless engine without delegated control groups" if facts.rootless else "the engine says so"
+        return Capability(
+            False, f"{self.name} cannot limit {limit} here: {why}", "use cgroup v2 with delegation, or leave it out"
+        )
+
+
+class Asking:
+    """What `Engine.asking` gives."""
+
+    def __init__(self, engine: Engine, field: str, value: str) -> None:
+        self._engine = engine
+        self._field = field
+        self._value = value
+
+    def __enter__(self) -> Client:
+        return self._engine.client()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        name = self._engine.name
+        if isinstance(error, Unreachable):
+            self._engine.lost(error)
+        if isinstance(error, EngineError):
+            raise errors.translate(name, error, field=self._field, value=self._value) from error
+        if isinstance(error, TimeoutError):
+            reason = f"{name} does not answer"
+            raise BackendUnavailable(reason, field=self._field, value=self._value, code="ENGINE_UNREACHABLE") from error
+
+
+def container_name(sandbox_id: str) -> str:
+    return f"dibs-{sandbox_id}"
+
+
+def container(handle: Handle) -> str:
+    """The path of its container, in the engine's API."""
+    return "/containers/" + segment(container_name(handle.sandbox_id))

@@ -42,7 +42,7 @@ def converse(session: Session, *, tty: bool, stdin: bool, kill: Callable[[], Non
 
 
 def _pass_on(session: Session, data: bytes) -> bool:
-    """What was typed, or its end; False if there is no more to come. Who has just ended reads nothing: its end follows."""
+    """What was typed, or its end; False if no more will come. Who has just ended reads nothing, and its end follows."""
     try:
         if data:
             session.send(data)

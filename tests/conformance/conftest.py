@@ -82,7 +82,13 @@ class Subject:
         getattr(self.backend, "close", lambda: None)()
 
 
-@pytest.fixture(params=FACTORIES, ids=lambda factory: factory.name)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "subject" in metafunc.fixturenames:
+        chosen = [factory for factory in FACTORIES if factory.runs(metafunc.function.__name__)]
+        metafunc.parametrize("subject", chosen, indirect=True, ids=[factory.name for factory in chosen])
+
+
+@pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     missing = request.param.missing()
     if missing:

@@ -2,16 +2,19 @@
 
 A difference is a named line: what the suite then does not ask of the backend, and why. Whoever adds a backend adds a
 factory; whoever removes a difference runs more tests.
+
+Engines of further versions run the tests of `SMALLER`, and everything with DIBS_SOAK=1.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.engines import images, shared
+from tests.engines import images, installing, shared
 
 from dibs.backends.fake import FakeBackend
 from dibs.backends.local.backend import LocalBackend
@@ -27,16 +30,28 @@ class Factory(msgspec.Struct, frozen=True):
     differences: dict[str, str] = {}
     missing: Callable[[], str] = lambda: ""  # why it cannot be had here; starts what it needs
     fields: dict[str, Any] = {}  # what every workload there needs
+    further: bool = False  # another version of one that is here already
+
+    def runs(self, test: str) -> bool:
+        return not self.further or bool(os.environ.get("DIBS_SOAK")) or test in SMALLER
 
 
 def _local(folder: Path) -> Backend:
     return LocalBackend(Home(state=folder / "home", config=folder / "home" / "config").make())
 
 
-def _engine(name: str, suite: str = "trixie") -> Factory:
+def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
+    """`version`: what the suite is there for; an engine of another one is not taken for it."""
+
     def missing() -> str:
+        later = installing.postponed(suite)
+        if later:
+            return later
         found = shared.engine(name, suite)
-        return found if isinstance(found, str) else ""
+        if isinstance(found, str):
+            return found
+        told = found.version()
+        return "" if told.startswith(version) else f"Debian {suite} has {name} {told} now, not {version}"
 
     def make(folder: Path) -> Backend:
         found = shared.engine(name, suite)
@@ -57,8 +72,8 @@ def _engine(name: str, suite: str = "trixie") -> Factory:
         "held": "an engine cannot show a container that does not run: it is looked at right after the start",
         "work": "its root is an image: the working folder is made in it, not shared with the host",
     }
-    label = name if suite == "trixie" else f"{name}-{suite}"
-    return Factory(label, make, differences, missing, {"image": images.REFERENCE})
+    label = f"{name}-{version}" if version else name
+    return Factory(label, make, differences, missing, {"image": images.REFERENCE}, further=bool(version))
 
 
 FACTORIES = (
@@ -73,6 +88,36 @@ FACTORIES = (
     Factory("local", _local),
     _engine("docker"),
     _engine("podman"),
+    _engine("docker", "sid", "28"),
+    _engine("podman", "bookworm", "4.3"),
 )
 
 DIFFERENCES = frozenset(("shell", "descriptor", "held", "work"))
+
+# Where versions of an engine differ: devices, limits, further commands, a life from its beginning to its end.
+SMALLER = frozenset(
+    (
+        "test_what_is_expected_is_observed",
+        "test_only_the_leased_nodes_are_inside",
+        "test_limits_are_delivered_or_refused",
+        "test_it_is_held_until_it_is_started",
+        "test_a_missing_command_fails_the_start",
+        "test_its_exit_code_is_told",
+        "test_stop_ends_it_with_the_reason",
+        "test_delete_is_refused_while_it_lives_and_repeatable_after",
+        "test_the_log_has_what_it_said",
+        "test_attached_before_the_start_nothing_is_missed",
+        "test_signals_arrive",
+        "test_exec_runs_a_further_command_with_its_own_end",
+        "test_exec_has_the_workloads_environment_and_its_own",
+        "test_a_further_command_runs_as_the_user_or_is_refused",
+        "test_what_is_said_last_is_not_lost",
+        "test_pause_and_resume_can_be_repeated",
+        "test_a_file_goes_in_and_comes_out",
+        "test_its_time_to_live_ends_it",
+        "test_a_survey_tells_of_each_what_a_look_would",
+        "test_usage_is_measured_against_the_limits",
+        "test_a_held_one_can_be_discarded_by_its_name_alone",
+        "test_a_snapshot_is_an_image_or_refused_by_name",
+    )
+)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.conftest import PATIENCE, Subject
-from tests.conformance.factories import DIFFERENCES, FACTORIES
+from tests.conformance.factories import DIFFERENCES, FACTORIES, SMALLER
 
 from dibs.backends.port import Exec, GrantedDevice, Limits, Output, Phase, Session
 from dibs.cdi.spec import ContainerEdits, DeviceNode
@@ -41,6 +41,12 @@ def test_every_difference_is_named_and_has_a_reason() -> None:
     for factory in FACTORIES:
         assert set(factory.differences) <= DIFFERENCES
         assert all(factory.differences.values())
+
+
+def test_the_smaller_selection_names_tests_that_are_there() -> None:
+    from tests.conformance import test_gateway_verbs
+
+    assert {name for name in SMALLER if name not in globals() and not hasattr(test_gateway_verbs, name)} == set()
 
 
 # --- before it runs

@@ -32,6 +32,16 @@ def cache() -> Path:
     return Path(os.environ.get("DIBS_ENGINES_CACHE") or f"{base}/dibs-engines")
 
 
+def postponed(suite: str) -> str:
+    """Why a suite is not made now, though it could be; empty if it is there, or shall be made.
+
+    One is enough for an ordinary run. Another takes one to two minutes the first time.
+    """
+    if suite == "trixie" or os.environ.get("DIBS_SOAK") or (cache() / suite / ".complete").exists():
+        return ""
+    return f"Debian {suite} with it is not installed yet: DIBS_SOAK=1 does it, once, in about two minutes"
+
+
 def install(suite: str = "trixie") -> Path:
     """The root of a suite, made if it is not there."""
     if os.geteuid() != 0:

@@ -189,6 +189,11 @@ class Engine:
     def prefix(self) -> str:
         return "/v1.41" if self.kind == "docker" else "/v4.0.0/libpod"
 
+    def version(self) -> str:
+        answer = self.api("GET", "/version")[1]
+        assert isinstance(answer, dict), answer
+        return str(answer["Version"])
+
     def containers(self) -> list[dict[str, object]]:
         found = self.api("GET", f"{self.prefix}/containers/json?all=true")[1]
         assert isinstance(found, list | None), found

@@ -187,6 +187,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "SHIM_LOST": ("86", "the process that keeps the sandbox ended before the command was started"),
     "SHIM_STUCK": ("86", "the process that keeps the sandbox does not end; nothing of it was removed"),
     "SIMULATED_WORLD_UNUSABLE": ("91", "the file of the simulated world cannot be used; no device is offered"),
+    "SNAPSHOT_IN_USE": ("88", "sandboxes are made of the snapshot; it cannot be removed"),
     "SNAPSHOT_INVALID": ("80", "`snapshotId` is not the id of a snapshot"),
     "SNAPSHOT_NOT_FOUND": ("89", "there is no snapshot of that id"),
     "SNAPSHOT_NOT_READY": ("88", "the snapshot is still being made, or was not made"),

@@ -156,7 +156,7 @@ def proxy(request: pytest.FixtureRequest) -> bool:
 def place(local: Place) -> Iterator[Place]:
     """The place of a test. Whatever it does, nothing of it is left."""
     yield local
-    _clear(local)
+    clear(local)
 
 
 @pytest.fixture(params=["local", "docker", "podman"])
@@ -164,10 +164,10 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
     """As `place`, on every backend in turn."""
     found: Place = request.getfixturevalue(request.param)
     yield found
-    _clear(found)
+    clear(found)
 
 
-def _clear(place: Place) -> None:
+def clear(place: Place) -> None:
     for token in (place.token, place.other, place.small):
         for item in place.ask("GET", "/v1/sandboxes?pageSize=200", token=token).data["items"]:
             place.ask("DELETE", f"/v1/sandboxes/{item['id']}", token=token)

@@ -230,6 +230,7 @@ class Capability(msgspec.Struct, frozen=True):
     ok: bool
     reason: str = ""
     remedy: str = ""
+    code: str = ""  # of the problem, where there is a better one than that the backend is not available
 
 
 class Backend(Protocol):
@@ -316,4 +317,8 @@ class Backend(Protocol):
 
     def snapshot(self, handle: Handle, name: str) -> str:
         """Keep the workload's files as an image; its reference. Raises Unsupported where the backend cannot."""
+        ...
+
+    def remove_snapshot(self, image: str) -> None:
+        """Remove what `snapshot` has made. Idempotent. Raises Conflict while something is made of it."""
         ...

@@ -396,6 +396,9 @@ class HostBackend:
     def snapshot(self, handle: Handle, name: str) -> str:
         return self._inner.snapshot(handle, name)
 
+    def remove_snapshot(self, image: str) -> None:
+        self._inner.remove_snapshot(image)
+
     def stop(self, handle: Handle, grace_seconds: float) -> None:
         uid, handle = self._whose(handle)
         if uid == 0:

@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import msgspec
 
@@ -21,11 +22,12 @@ from dibs.backends.port import Handle, Phase
 from dibs.errors import DibsError, Problem, Timeout
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
-from dibs.process import ProcessName, absent, myself
+from dibs.process import absent, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.creation import Creation, Order, Pending, ledger_away, withdraw
 from dibs.workloads.identity import Identity
+from dibs.workloads.listening import EVERYTHING, Listening
 from dibs.workloads.reconcile import handle_of, reconcile
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
@@ -64,7 +66,7 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._on_ready = on_ready
         self._in_flight = in_flight
-        self._keepers: dict[tuple[str, str], ProcessName | None] = {}  # of the watcher alone
+        self._living: dict[tuple[str, str], Handle] = {}  # of the watcher alone
         self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
         self._threads += [
             threading.Thread(target=self._deliver_all, name=f"dibs-deliver-{number}", daemon=True)
@@ -180,12 +182,12 @@ class Dispatcher:
     # -- watching ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        with self._make() as workloads:
+        with self._make() as workloads, closing(Listening(workloads.registry, self.nudge)) as listening:
             seen, looked = -1, 0.0
             while not self._stopping.is_set():
                 waiting = False
                 try:
-                    seen, looked = self._look(workloads, seen, looked)
+                    seen, looked = self._look(workloads, listening, seen, looked)
                     waiting = any(ticket.sandbox_id for ticket in workloads.ledger.tickets())
                 except DibsError as error:
                     # The ledger or an engine is away. Nothing is decided meanwhile; it is asked again.
@@ -195,7 +197,7 @@ class Dispatcher:
                 self._stopping.wait(_BREATH)
                 self._wake.wait(_QUICK if waiting else _CALM)
 
-    def _look(self, workloads: Workloads, seen: int, looked: float) -> tuple[int, float]:
+    def _look(self, workloads: Workloads, listening: Listening, seen: int, looked: float) -> tuple[int, float]:
         """One look; cheap if nothing has happened. Everything is compared only now and then, or if something is gone:
         with hundreds of sandboxes that is work which answers would wait for."""
         ledger = workloads.ledger
@@ -203,8 +205,11 @@ class Dispatcher:
         self._wake.clear()
         changes, now = ledger.changes_by_others(), time.monotonic()
         thorough = now - looked >= _THOROUGH
-        if thorough or self._any_gone(workloads):
-            reconcile(ledger, workloads.registry)
+        heard = listening.heard()
+        gone = self._any_gone(workloads, listening)
+        if thorough or gone or heard:
+            all_of_it = thorough or gone or EVERYTHING in heard
+            reconcile(ledger, workloads.registry, None if all_of_it else heard)
             nudged = True
         if nudged or changes != seen:
             self._serve_queue(workloads)
@@ -215,13 +220,15 @@ class Dispatcher:
             looked = now
         return changes, looked
 
-    def _any_gone(self, workloads: Workloads) -> bool:
-        """Whether the keeper of a sandbox has ended. What a handle says is read once, it does not change."""
-        known: dict[tuple[str, str], ProcessName | None] = {}
+    def _any_gone(self, workloads: Workloads, listening: Listening) -> bool:
+        """Whether the keeper of a sandbox has ended; those without one are their engine's, which is listened to. What a
+        handle says is read once, it does not change."""
+        known: dict[tuple[str, str], Handle] = {}
         for key in workloads.ledger.living():
-            known[key] = self._keepers[key] if key in self._keepers else _HANDLE.decode(key[1]).keeper
-        self._keepers = known
-        return any(keeper is not None and absent(keeper) for keeper in known.values())
+            known[key] = self._living.get(key) or _HANDLE.decode(key[1])
+        self._living = known
+        listening.follow(handle.backend for handle in known.values())
+        return any(handle.keeper is not None and absent(handle.keeper) for handle in known.values())
 
     def _serve_queue(self, workloads: Workloads) -> None:
         ledger = workloads.ledger

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from dibs.backends.port import Backend
-from dibs.errors import DibsError, Problem, Unsupported
+from dibs.errors import BackendUnavailable, DibsError, Problem, Unsupported
 from dibs.plan.delivery import TABLE, Outcome, cell
 from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.registry import ENGINES, Registry
+
+_AWAY = frozenset(("ENGINE_NOT_RUNNING", "ENGINE_UNREACHABLE"))  # it may be there again when asked later
 
 
 def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tuple[Backend, SandboxSpec]:
@@ -23,7 +25,7 @@ def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tup
         if not found:
             return backend, meant_for(spec, backend.name, registry)
         problems += found
-    raise Unsupported(problems)
+    raise (BackendUnavailable if all(problem.code in _AWAY for problem in problems) else Unsupported)(problems)
 
 
 def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpec:
@@ -70,7 +72,8 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
     """Every reason why a backend cannot deliver a request, devices apart."""
     able = backend.available()
     if not able.ok:
-        return [Problem("BACKEND_UNAVAILABLE", "backend", backend.name, able.reason, able.remedy)]
+        code = able.code or "BACKEND_UNAVAILABLE"
+        return [Problem(code, "backend", backend.name, able.reason, able.remedy)]
     problems = _foreign_wishes(spec, backend.name) + _image_problems(spec, backend.name, registry)
     spec = meant_for(spec, backend.name, registry)
     for field, value in asked_fields(spec).items():

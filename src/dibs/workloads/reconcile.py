@@ -10,7 +10,7 @@ What cannot be proved (another host's, another pid namespace's, an engine that d
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -31,10 +31,13 @@ def handle_of(row: SandboxRow) -> Handle:
     return _HANDLE.decode(row.handle)
 
 
-def reconcile(ledger: Ledger, registry: Registry) -> list[str]:
-    """Free what is proved gone, drop the tickets of the dead. Returns the ids of the sandboxes that were ended."""
+def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None = None) -> list[str]:
+    """Free what is proved gone, drop the tickets of the dead. Returns the ids of the sandboxes that were ended.
+
+    `only`: of all sandboxes, just these are looked at.
+    """
     ended: list[str] = []
-    rows = ledger.sandboxes(live_only=True)
+    rows = [row for row in ledger.sandboxes(live_only=True) if only is None or row.id in only]
     surveys = _surveys(rows, registry)
     for row in rows:
         status = _fate(row, registry, surveys)

@@ -155,7 +155,7 @@ def test_explain_names_every_backend_and_why_it_was_passed(house: House) -> None
     assert found[house.kind].ok
     assert "IMAGE_UNKNOWN" in [problem.code for problem in found["local"].problems]
     other = "podman" if house.kind == "docker" else "docker"
-    assert [problem.code for problem in found[other].problems] == ["BACKEND_UNAVAILABLE"]
+    assert [problem.code for problem in found[other].problems] == ["ENGINE_NOT_RUNNING"]
     told = house.dibs("explain", "--gpu", "1", "--image", images.REFERENCE).stdout
     for name in found:
         assert name in told

@@ -137,7 +137,7 @@ class Engine:
             self.client()
         except DibsError as error:
             problem = error.problems[0]
-            return Capability(False, problem.reason, problem.remedy)
+            return Capability(False, problem.reason, problem.remedy, problem.code)
         return Capability(True)
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:

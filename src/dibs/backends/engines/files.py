@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dibs.backends import tars
-from dibs.backends.engines import images, looking
+from dibs.backends.engines import errors, images, looking
 from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.lives import Lives
 from dibs.backends.port import Handle
-from dibs.http import query
+from dibs.errors import Conflict
+from dibs.http import query, segment
 
 LONG = 600.0  # seconds for a large archive, or a large image
+DEVICE_VARIABLES = frozenset(
+    ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+)
 
 
 class Files(Lives):
@@ -63,5 +67,24 @@ class Files(Lives):
         path = "/commit" + query(
             container=container_name(handle.sandbox_id), repo=repository, tag=tag or None, pause=True
         )
+        for variable in self._told_of_devices(handle):
+            path += "&" + query(changes=f"ENV {variable}=")[1:]
         self.ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=LONG)
         return f"{repository}:{tag}" if tag else repository
+
+    def _told_of_devices(self, handle: Handle) -> list[str]:
+        """The variables that speak of its devices: an image must not tell them to whoever is made of it."""
+        config = self.ask(handle, "GET", container(handle) + "/json").get("Config") or {}
+        names = {line.partition("=")[0] for line in config.get("Env") or ()}
+        return sorted(name for name in names if name.startswith("DIBS_") or name in DEVICE_VARIABLES)
+
+    def remove_snapshot(self, image: str) -> None:
+        # Never by force: Podman would take the containers along that are made of it.
+        path = f"/images/{segment(image)}"
+        status, answer = self.answer(None, "DELETE", path, accept=(404, 409), value=image, field="snapshot")
+        if status == 409:
+            said = errors.one_line(str(answer.get("message", ""))) if isinstance(answer, dict) else ""
+            raise Conflict(
+                f"a container is made of it ({self.name} says: {said})", field="snapshot", value=image,
+                code="SNAPSHOT_IN_USE", remedy="remove what was made of it first",
+            )  # fmt: skip

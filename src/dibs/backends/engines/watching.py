@@ -47,6 +47,8 @@ class Watch:
         while not self._over.is_set():
             try:
                 self._connection, response = self._client().stream("GET", self._path)
+                if self._over.is_set():
+                    return  # whoever closes it may have come before there was a line to cut
                 self.listening.set()
                 self._on_change("", "listening")
                 for line in response.lines():

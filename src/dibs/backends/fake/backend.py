@@ -277,3 +277,6 @@ class FakeBackend(FakeWorld):
 
     def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
         raise Unsupported("there are no files to keep", field="snapshot", value=name, code="SNAPSHOT_UNSUPPORTED")
+
+    def remove_snapshot(self, image: str) -> None:
+        raise Unsupported("there are no snapshots", field="snapshot", value=image, code="SNAPSHOT_UNSUPPORTED")

@@ -413,6 +413,10 @@ class LocalBackend:
             remedy="copy the files out (dibs cp), or use docker or podman",
         )
 
+    def remove_snapshot(self, image: str) -> None:
+        reason = "there are no snapshots of local sandboxes"
+        raise Unsupported(reason, field="snapshot", value=image, code="SNAPSHOT_UNSUPPORTED")
+
     def pause(self, handle: Handle) -> None:
         self._request(handle, b"P", "paused", Phase.PAUSED)
 

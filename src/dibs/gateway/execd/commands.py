@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dibs.backends.port import Exit, Output
-from dibs.errors import DibsError, InvalidRequest
+from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import answers, events, scripts
 from dibs.gateway.execd.book import CommandBook, Record
 from dibs.gateway.execd.inside import Inside, RuntimeProblem, Said, Started
@@ -293,7 +293,10 @@ class Commands:
 
     async def interrupt(self, inside: Inside, command_id: str) -> None:
         """Ask the command's process group to end; after a while make it. One that has ended stays as it is."""
-        record = await self.book.find(inside.sandbox_id, command_id)
+        try:
+            record = await self.book.find(inside.sandbox_id, command_id)
+        except NotFound as error:  # clients know no 404 here: to them the id is wrong
+            raise InvalidRequest(error.problems) from error
         if record.finished_at is not None:
             return
         running = self._running.get(command_id)

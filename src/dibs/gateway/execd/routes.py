@@ -325,8 +325,9 @@ async def _inside(connection: Any, gateway: Gateway, sandbox_id: str, scope: str
     include_in_schema=False,
     name="sandbox-port",
 )
-async def on_request(request: Request[Any, Any, Any], sandbox_id: str) -> ASGIApp:
+async def on_request(request: Request[Any, Any, Any]) -> ASGIApp:
     """All of HTTP for a port of a sandbox."""
+    sandbox_id = str(request.path_params["sandbox_id"])
     gateway: Gateway = request.app.state.gateway
     prefix, port_text, rest = _split(request.scope)
     port = proxy.port_of(port_text)
@@ -378,8 +379,9 @@ async def _dispatch(call: Call, path: str) -> ASGIApp:
     ],
     name="sandbox-port-websocket",
 )
-async def on_websocket(socket: WebSocket[Any, Any, Any], sandbox_id: str) -> None:
+async def on_websocket(socket: WebSocket[Any, Any, Any]) -> None:
     """All WebSockets for a port of a sandbox."""
+    sandbox_id = str(socket.path_params["sandbox_id"])
     gateway: Gateway = socket.app.state.gateway
     try:
         prefix, port_text, rest = _split(socket.scope)

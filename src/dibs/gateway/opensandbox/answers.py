@@ -34,6 +34,11 @@ def refused(request: Request[Any, Any, Any], error: DibsError) -> Response[bytes
     return opensandbox_error(error, request, status=status_for(error))
 
 
+def part(request: Request[Any, Any, Any], name: str) -> str:
+    """A part of the path that has a name."""
+    return str(request.path_params[name])
+
+
 def answer(value: Any, status: int = 200) -> Response[bytes]:
     return Response(encode(value), status_code=status, media_type=JSON)
 

@@ -21,7 +21,7 @@ from dibs.backends.port import LogRecord
 from dibs.errors import DibsError, InvalidRequest
 from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import rows, states, types, views
-from dibs.gateway.opensandbox.answers import answer, text
+from dibs.gateway.opensandbox.answers import answer, part, text
 from dibs.gateway.state import Gateway
 from dibs.ledger.rows import Event, SandboxRow
 from dibs.request.durations import parse_duration
@@ -176,7 +176,8 @@ def _content(row: SandboxRow, kind: Literal["logs", "events"], scope: str, conte
 
 
 @get("/sandboxes/{sandbox_id:str}/diagnostics/logs")
-async def diagnostic_logs(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def diagnostic_logs(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     found = _parameters(request, "scope", "tail", "since")
     lines, since = _count(found, "tail", _MOST_LINES), _since(found)
     scope = _scope(found, _LOG_SCOPES) if "scope" in found else ""
@@ -190,7 +191,8 @@ async def diagnostic_logs(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @get("/sandboxes/{sandbox_id:str}/diagnostics/events")
-async def diagnostic_events(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def diagnostic_events(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     found = _parameters(request, "scope", "limit")
     most = _count(found, "limit", 1000)
     scope = _scope(found, tuple(_EVENT_SCOPES)) if "scope" in found else ""
@@ -206,13 +208,15 @@ async def diagnostic_events(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @get("/sandboxes/{sandbox_id:str}/diagnostics/inspect")
-async def diagnostic_inspect(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def diagnostic_inspect(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     _parameters(request)
     return text(await _ask(request, sandbox_id, inspect))
 
 
 @get("/sandboxes/{sandbox_id:str}/diagnostics/summary")
-async def diagnostic_summary(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def diagnostic_summary(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     found = _parameters(request, "tail", "event_limit")
     lines, most = _count(found, "tail", 50), _count(found, "event_limit", 20)
 

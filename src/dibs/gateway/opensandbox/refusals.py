@@ -10,7 +10,7 @@ from typing import Any
 from litestar import HttpMethod, Request, Response, route
 
 from dibs.gateway.auth import require
-from dibs.gateway.opensandbox.answers import not_offered, refused
+from dibs.gateway.opensandbox.answers import not_offered, part, refused
 
 Asked = Request[Any, Any, Any]
 _ALL = [HttpMethod.GET, HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH, HttpMethod.DELETE]
@@ -31,7 +31,8 @@ async def pools(request: Asked) -> Response[bytes]:
 
 
 @route("/sandboxes/{sandbox_id:str}/networkpolicy", http_method=_ALL)
-async def network_policy(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def network_policy(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     require(request, "sandboxes:read")
     del sandbox_id  # the same for each of them, also for those that are not there
     reason = "dibs filters no network"

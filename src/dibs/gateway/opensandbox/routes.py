@@ -16,7 +16,7 @@ from litestar.handlers import HTTPRouteHandler
 from dibs.errors import Conflict, DibsError, InvalidRequest, NotFound, Problem
 from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import diagnostics, endpoints, expiry, listing, refusals, reports, rows, snapshots, types
-from dibs.gateway.opensandbox.answers import answer, nothing, refused
+from dibs.gateway.opensandbox.answers import answer, nothing, part, refused
 from dibs.gateway.opensandbox.requests import (
     Rules,
     Wanted,
@@ -110,13 +110,16 @@ async def list_sandboxes(request: Asked) -> Response[bytes]:
 
 
 @get("/sandboxes/{sandbox_id:str}")
-async def get_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def get_sandbox(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     identity = caller(request, "sandboxes:read")
     return answer(await gateway_of(request).pool.call(rows.show, identity, sandbox_id))
 
 
 @get("/sandboxes/{sandbox_id:str}/endpoints/{port:str}")
-async def get_endpoint(request: Asked, sandbox_id: str, port: str) -> Response[bytes]:
+async def get_endpoint(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
+    port = part(request, "port")
     identity = caller(request, "sandboxes:write")  # its token lets one do everything in the sandbox
     number = endpoints.port_of(port)
     endpoints.check_query(request)
@@ -127,7 +130,8 @@ async def get_endpoint(request: Asked, sandbox_id: str, port: str) -> Response[b
 
 
 @delete("/sandboxes/{sandbox_id:str}", status_code=204)
-async def delete_sandbox(request: Asked, sandbox_id: str) -> None:
+async def delete_sandbox(request: Asked) -> None:
+    sandbox_id = part(request, "sandbox_id")
     gateway, identity = gateway_of(request), caller(request, "sandboxes:write")
     loop = asyncio.get_running_loop()
     until = loop.time() + _WHILE_CREATING
@@ -144,7 +148,8 @@ async def delete_sandbox(request: Asked, sandbox_id: str) -> None:
 
 
 @patch("/sandboxes/{sandbox_id:str}/metadata")
-async def patch_metadata(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def patch_metadata(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     identity = caller(request, "sandboxes:write")
     change = decode_object(await request.body())
     problems = metadata_problems(change)
@@ -166,7 +171,8 @@ async def patch_metadata(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @post("/sandboxes/{sandbox_id:str}/renew-expiration")
-async def renew_expiration(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def renew_expiration(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     identity = caller(request, "sandboxes:write")
     at = expiry.read_renewal(await request.body())
 
@@ -178,7 +184,8 @@ async def renew_expiration(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @post("/sandboxes/{sandbox_id:str}/pause", status_code=202)
-async def pause_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def pause_sandbox(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     identity = caller(request, "sandboxes:write")
 
     def work(workloads: Workloads) -> None:
@@ -190,7 +197,8 @@ async def pause_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
 
 
 @post("/sandboxes/{sandbox_id:str}/resume", status_code=202)
-async def resume_sandbox(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def resume_sandbox(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     identity = caller(request, "sandboxes:write")
 
     def work(workloads: Workloads) -> None:

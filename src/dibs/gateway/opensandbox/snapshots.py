@@ -18,7 +18,7 @@ from msgspec import UNSET
 from dibs.errors import Conflict, DibsError, InvalidRequest, Unsupported
 from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import listing, rows, types
-from dibs.gateway.opensandbox.answers import answer
+from dibs.gateway.opensandbox.answers import answer, part
 from dibs.gateway.opensandbox.requests import decode_object
 from dibs.gateway.state import Gateway
 from dibs.ledger.rows import SandboxRow
@@ -32,6 +32,7 @@ _LOG = logging.getLogger("dibs.gateway")
 _STATES = {"creating": "Creating", "ready": "Ready", "failed": "Failed"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _ABLE = ("docker", "podman")
+_REPOSITORY = "localhost/dibs-snapshot"  # with a registry that is none: nobody looks for it anywhere else
 _making: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected while it runs
 
 
@@ -68,7 +69,8 @@ def source(mine: Workloads, snapshot_id: str) -> tuple[str, str]:
 
 
 @post("/sandboxes/{sandbox_id:str}/snapshots", status_code=202)
-async def create_snapshot(request: Asked, sandbox_id: str) -> Response[bytes]:
+async def create_snapshot(request: Asked) -> Response[bytes]:
+    sandbox_id = part(request, "sandbox_id")
     gateway, identity = _gateway(request), _identity(request, "sandboxes:write")
     body = await request.body()
     asked = decode_object(body) if body.strip() else {}
@@ -104,7 +106,7 @@ async def _make(gateway: Gateway, row: SandboxRow, snapshot: SnapshotRow) -> Non
     def work(workloads: Workloads) -> None:
         books = Snapshots(workloads.ledger)
         try:
-            image = workloads.backend_of(row).snapshot(handle_of(row), snapshot.id)
+            image = workloads.backend_of(row).snapshot(handle_of(row), f"{_REPOSITORY}:{snapshot.id}")
         except DibsError as error:
             books.failed(snapshot.id, str(error))
             return
@@ -149,7 +151,8 @@ def _all(mine: Workloads, sandbox_id: str | None) -> list[SnapshotRow]:
 
 
 @get("/snapshots/{snapshot_id:str}")
-async def get_snapshot(request: Asked, snapshot_id: str) -> Response[bytes]:
+async def get_snapshot(request: Asked) -> Response[bytes]:
+    snapshot_id = part(request, "snapshot_id")
     identity = _identity(request, "sandboxes:read")
 
     def work(workloads: Workloads) -> types.Snapshot:
@@ -160,7 +163,8 @@ async def get_snapshot(request: Asked, snapshot_id: str) -> Response[bytes]:
 
 
 @delete("/snapshots/{snapshot_id:str}", status_code=204)
-async def delete_snapshot(request: Asked, snapshot_id: str) -> None:
+async def delete_snapshot(request: Asked) -> None:
+    snapshot_id = part(request, "snapshot_id")
     identity = _identity(request, "sandboxes:write")
 
     def work(workloads: Workloads) -> None:
@@ -170,19 +174,10 @@ async def delete_snapshot(request: Asked, snapshot_id: str) -> None:
         if row.state == "creating":
             raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
         if row.image:
-            _remove_image(mine, row)
-        books.forget(row.id)
+            mine.registry.get(row.backend).remove_snapshot(row.image)
+        books.forget(row.id)  # only when the image is gone
 
     await _gateway(request).pool.call_long(work)
-
-
-def _remove_image(mine: Workloads, row: SnapshotRow) -> None:
-    """The books are cleared only when the image is gone."""
-    remove = getattr(mine.registry.get(row.backend), "remove_snapshot", None)
-    if remove is None:
-        reason = f"the {row.backend} backend cannot remove the image {row.image}"
-        raise Conflict(reason, field="snapshot", value=row.id, code="SNAPSHOT_UNSUPPORTED")
-    remove(row.image)
 
 
 HANDLERS = [create_snapshot, list_snapshots, get_snapshot, delete_snapshot]

@@ -19,7 +19,7 @@ from dibs.ledger.rows import encode
 from dibs.ledger.store import Ledger
 from dibs.plan.explanation import Fate
 from dibs.plan.planner import Refusal
-from dibs.process import absent, myself, username
+from dibs.process import ProcessName, absent, myself, username
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.reconcile import handle_of, reconcile
@@ -77,10 +77,9 @@ class Waiting:
         tickets = [ticket.id for ticket in self._ledger.tickets()]
         place = tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1
         seen = self._ledger.changes_by_others()
-        handles = [handle_of(row) for row in self._ledger.sandboxes(live_only=True) if row.handle is not None]
-        holders = [handle.keeper for handle in handles if handle.keeper]
+        watched, unwatched = self._holders()
         outside = any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
-        ask = _ASK * place if outside or len(holders) < len(handles) else limit
+        ask = _ASK * place if outside or unwatched else limit
         asked = time.monotonic()
         pause = min(_SHORTEST * place, _LONGEST)
         told = 0.0
@@ -92,7 +91,7 @@ class Waiting:
                 self._tell(WaitNews(place, len(tickets), refusal.waits_for, waited, limit))
                 told = waited + 1.0
             time.sleep(min(pause, limit - waited))
-            if any(absent(keeper) for keeper in holders):
+            if any(absent(process) for process in watched):
                 reconcile(self._ledger, self._registry)
                 return
             if self._ledger.changes_by_others() != seen:
@@ -102,6 +101,20 @@ class Waiting:
                 if reconcile(self._ledger, self._registry) or outside:
                     return
                 asked = time.monotonic()
+
+    def _holders(self) -> tuple[list[ProcessName], bool]:
+        """The processes whose end may free something, and whether something is held that has none."""
+        watched: list[ProcessName] = []
+        unwatched = False
+        for row in self._ledger.sandboxes(live_only=True):
+            keeper = handle_of(row).keeper
+            if row.state == "creating" and not row.origin:
+                watched.append(row.owner)
+            elif keeper is not None:
+                watched.append(keeper)
+            elif row.state != "queued":
+                unwatched = True
+        return watched, unwatched
 
     def _late(self, refusal: Refusal, place: int, length: int, limit: float) -> Problem:
         reason = f"not served in that time: number {place} of {length} in the queue, waiting for: {refusal.waits_for}"

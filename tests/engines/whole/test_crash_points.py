@@ -1,0 +1,97 @@
+"""kill -9 between any two lines of a creation on an engine: no container, no lease, no command that nobody knows of."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.engines import images
+from tests.engines.whole.house import House, until
+
+# Where the creating process kills itself: before or after one of these calls.
+POINTS = [
+    ("after", "backend", "render"),
+    ("after", "ledger", "reserve"),
+    ("before", "backend", "create"),
+    ("after", "client", "create"),
+    ("after", "backend", "create"),
+    ("after", "ledger", "record_handle"),
+    ("before", "backend", "attach"),
+    ("after", "backend", "attach"),
+    ("before", "backend", "start"),
+    ("after", "client", "start"),
+    ("after", "backend", "start"),
+    ("after", "backend", "observe"),
+    ("before", "ledger", "attach"),
+    ("after", "ledger", "attach"),
+]
+
+SCRIPT = """
+import os, signal, sys
+from dibs.backends.engines.client import Client
+from dibs.ledger.store import Ledger
+from dibs.request import parse_spec
+from dibs.workloads.registry import Registry
+from dibs.workloads.service import Workloads
+when, where, verb, engine, image = sys.argv[1:6]
+service = Workloads()
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+if where == "client":  # the engine has heard it, and its answer is not read
+    real = Client.answer
+    def answer(self, method, path, **more):
+        found = real(self, method, path, **more)
+        if method == "POST" and path.partition("?")[0].endswith("/" + verb):
+            die()
+        return found
+    Client.answer = answer
+    real_call = Client.call
+    def call(self, method, path, **more):
+        return answer(self, method, path, **more)[1]
+    Client.call = call
+else:
+    kind = type(service.registry.get(engine)) if where == "backend" else Ledger
+    real = getattr(kind, verb)
+    def deadly(*args, **kwargs):
+        if when == "after":
+            real(*args, **kwargs)
+        die()
+    setattr(kind, verb, deadly)
+mapping = {"gpu": 4, "grace": "0s", "command": ["sleep", "1000"], "backend": engine, "image": image}
+service.launch(parse_spec(mapping))
+"""
+
+
+@pytest.mark.parametrize(("when", "where", "verb"), POINTS)
+def test_a_creator_that_dies_leaves_no_container_and_no_lease(house: House, when: str, where: str, verb: str) -> None:
+    house.service.leases()
+    words = [sys.executable, "-c", SCRIPT, when, where, verb, house.kind, images.REFERENCE]
+    result = subprocess.run(words, env=house.env, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    # All four at once: they can only be had when nothing of the dead one is booked, and its container is gone.
+    row = house.create(gpu=4, wait="60s")
+    running = {str(one["Names"][0]).lstrip("/") for one in house.engine.containers() if one["State"] == "running"}  # type: ignore[index]
+    assert running == {f"dibs-{row.id}"}
+    house.service.remove(row.id, 0.0)
+    until(lambda: not keepers(house), why="a process that keeps time is left")
+    left = [one for one in house.service.sandboxes(all=True) if one.id != row.id]
+    for one in left:
+        house.service.remove(one.id, 0.0)
+    assert house.free()
+    assert list(house.home.sandboxes.iterdir()) == []
+
+
+def keepers(house: House) -> list[int]:
+    """Processes that keep the time of a container of this home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if b"keeper.py" in words and str(house.home.state).encode() in words:
+            found.append(int(entry.name))
+    return found

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
 _PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
+_OLD = 5.0  # seconds after which what was seen of the devices is looked at again
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
 
 
@@ -215,21 +216,27 @@ class Workloads:
 
     def _reserve(self, creation: Creation, order: Order, on_wait: Callable[[WaitNews], None] | None) -> Prepared:
         spec = order.spec
-        inventory = self.inventory()
+        inventory, looked = self.inventory(), time.monotonic()
+        fresh = True
         with Waiting(self.ledger, self.registry, spec, on_wait) as waiting:
             while True:
                 with self.ledger.writing():
                     decision = creation.plan(order, inventory, waiting.ticket)
-                    if not isinstance(decision, Refusal):
+                    if fresh and not isinstance(decision, Refusal):
                         prepared = creation.prepare(order, decision, inventory)
                         creation.enter(order, state="creating", simulated=prepared.simulated)
                         creation.lease(prepared)
                         waiting.served()
                         return prepared
-                if spec.wait_seconds is None or not decision.waitable:
-                    raise decision.to_error()
-                waiting.wait(decision)
-                inventory = self.inventory()
+                if isinstance(decision, Refusal) and (decision.waitable or fresh):
+                    if spec.wait_seconds is None or not decision.waitable:
+                        raise decision.to_error()
+                    # Many may wait, and few of them are served: most look at the ledger only.
+                    fresh = waiting.wait(decision) or time.monotonic() - looked > _OLD
+                else:
+                    fresh = True
+                if fresh:
+                    inventory, looked = self.inventory(), time.monotonic()
 
     # -- looking after ----------------------------------------------------------------------------------------------
 

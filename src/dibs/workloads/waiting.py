@@ -51,7 +51,7 @@ class Waiting:
         self._registry = registry
         self._spec = spec
         self._tell = on_wait
-        self._began = time.monotonic()
+        self._began = self._asked = time.monotonic()
 
     def __enter__(self) -> Waiting:
         if self._spec.wait_seconds is not None and self._spec.resources.wants_devices:
@@ -71,8 +71,11 @@ class Waiting:
             self._ledger.dequeue(self.ticket, "served")
             self.ticket = None
 
-    def wait(self, refusal: Refusal) -> None:
-        """Until it may be worth while to ask again. Raises Timeout, with the last explanation, when time is up."""
+    def wait(self, refusal: Refusal) -> bool:
+        """Until it may be worth while to ask again. Raises Timeout, with the last explanation, when time is up.
+
+        True if the devices themselves are to be looked at again, not only the ledger.
+        """
         limit = self._spec.wait_seconds or 0.0
         tickets = [ticket.id for ticket in self._ledger.tickets()]
         place = tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1
@@ -80,7 +83,6 @@ class Waiting:
         watched, unwatched = self._holders()
         outside = any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
         ask = _ASK * place if outside or unwatched else limit
-        asked = time.monotonic()
         pause = min(_SHORTEST * place, _LONGEST)
         told = 0.0
         while True:
@@ -93,14 +95,13 @@ class Waiting:
             time.sleep(min(pause, limit - waited))
             if any(absent(process) for process in watched):
                 reconcile(self._ledger, self._registry)
-                return
-            if self._ledger.changes_by_others() != seen:
-                reconcile(self._ledger, self._registry)
-                return
-            if time.monotonic() - asked >= ask:
+                return False
+            if time.monotonic() - self._asked >= ask:
+                self._asked = time.monotonic()
                 if reconcile(self._ledger, self._registry) or outside:
-                    return
-                asked = time.monotonic()
+                    return True
+            if self._ledger.changes_by_others() != seen:
+                return False
 
     def _holders(self) -> tuple[list[ProcessName], bool]:
         """The processes whose end may free something, and whether something is held that has none."""

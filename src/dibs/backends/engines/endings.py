@@ -14,7 +14,7 @@ from dibs.backends.engines import errors, keeping
 from dibs.backends.engines.client import Client
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import Lives, not_running
-from dibs.backends.port import Handle, Phase
+from dibs.backends.port import Handle, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict
 from dibs.http import query
 
@@ -48,7 +48,8 @@ class Endings(Lives):
             self._remove(handle)
             return
         if status.phase is Phase.UNKNOWN:
-            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
+            self._finish_removal(handle, status)
+            return
         keeping.ask_end(folder, "stopped")
         base = container(handle)
         accept = (304, 404, 409, 500)
@@ -58,6 +59,7 @@ class Endings(Lives):
             self.answer(handle, "POST", f"{base}/unpause", accept=accept)
         if grace_seconds > 0:
             grace = int(-(-grace_seconds // 1))
+            self._await_init(handle)
             self.answer(
                 handle, "POST", f"{base}/stop" + query(t=grace, timeout=grace), timeout=grace + 60.0, accept=accept
             )
@@ -73,13 +75,19 @@ class Endings(Lives):
     def delete(self, handle: Handle) -> None:
         status = self.status(handle)
         if status.phase is Phase.UNKNOWN:
-            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
-        if status.phase not in (Phase.EXITED, Phase.ABSENT):
+            self._finish_removal(handle, status)
+        elif status.phase not in (Phase.EXITED, Phase.ABSENT):
             raise Conflict(
                 f"the sandbox is {status.phase}", value=handle.sandbox_id, code="STILL_RUNNING", remedy="stop it first"
             )
         self._remove(handle)
         _forget(Path(handle.folder))
+
+    def _finish_removal(self, handle: Handle, status: Status) -> None:
+        """An engine that was killed while it removed a container leaves it so, until somebody asks once more."""
+        if not status.detail.endswith("removing"):
+            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
+        self._remove(handle)
 
     def discard(self, handle: Handle) -> None:
         self._remove(handle)

@@ -62,6 +62,7 @@ class Conversations(Lives):
         return StreamSession(sock, call, tty=tty, can_send=interactive or tty)
 
     def _signal(self, handle: Handle, number: int) -> None:
+        self._await_init(handle)
         self.ask(handle, "POST", f"{container(handle)}/kill?signal={number}", accept=(404, 409))
 
     def resize(self, path: str, rows: int, columns: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.engines import errors, keeping, rendering, states
+from dibs.backends.engines import errors, keeping, looking, rendering, states
 from dibs.backends.engines.client import EngineError, Unreachable
 from dibs.backends.engines.engine import Engine, container, container_name
 from dibs.backends.port import Exit, Handle, LogRecord, Phase, Status
@@ -103,6 +103,12 @@ class Lives(Engine):
                 raise
         raw = handle.data.get("tty") == "1" and self.name == "docker"
         return rendering.records(connection, response, raw=raw)
+
+    def _await_init(self, handle: Handle) -> None:
+        """Before a signal is sent: where the engine has put an init before the command, until that one minds it."""
+        init = self._visible(handle) if handle.data.get("init") else None
+        if init is not None:
+            looking.await_init(init.pid)
 
     def _visible(self, handle: Handle) -> ProcessName | None:
         """Its first process, if it lives and can be seen."""

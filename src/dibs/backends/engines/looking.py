@@ -8,6 +8,7 @@ does not.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import time
 from typing import Literal
@@ -71,6 +72,27 @@ def _becomes(pid: int) -> bool:
 def _is_over(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+def await_init(pid: int) -> None:
+    """Wait until an engine's init minds signals: the kernel drops what a first process neither catches nor blocks.
+
+    Whoever cannot be looked at is not waited for.
+    """
+    deadline = time.monotonic() + _BECOMING
+    while time.monotonic() < deadline:
+        try:
+            if not _becomes(pid) and _minds(pid, signal.SIGTERM):
+                return
+        except OSError:
+            return
+        time.sleep(0.001)
+
+
+def _minds(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/status") as file:
+        masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
+    return not masks or any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def mounts(pid: int) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
-from dibs.backends.port import Handle, Usage
+from dibs.backends.port import Handle, Session, Usage
+from dibs.home import Home
 from dibs.http import query
 
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
@@ -26,6 +27,17 @@ class PodmanBackend(EngineBackend):
 
     name = "podman"
     wait_condition = "condition=exited&condition=stopped&interval=20ms"
+
+    def __init__(self, home: Home) -> None:
+        super().__init__(home)
+        self._attached: set[str] = set()  # folders of those that somebody is attached to before their start
+
+    def attach(self, handle: Handle) -> Session:
+        session = super().attach(handle)
+        if not (Path(handle.folder) / "init").exists():
+            with self._lock:
+                self._attached.add(handle.folder)  # Podman sets a container up for that
+        return session
 
     def _connect(self, target: str) -> Client:
         client = Client(target.replace("tcp://", "http://", 1), "")
@@ -128,18 +140,32 @@ class PodmanBackend(EngineBackend):
 
     def _ignite(self, handle: Handle, client: Client) -> int:
         base = container(handle)
-        if client.answer("POST", f"{base}/init", accept=(304, 409, 500))[0] < 300:
-            document = client.call("GET", f"{base}/json")
-            pid = int(document["State"].get("Pid") or 0)
-            if pid and early.waits(pid):
-                self._check_command(handle, pid)
-                facts = self.facts()
-                env = early.environment(facts.seen(str(document.get("OCIConfigPath", ""))))
-                self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
-                status = client.answer("POST", f"{base}/start", accept=(304,))[0]
-                keeping.remember_init(Path(handle.folder), pid)
-                return status
+        document = self._set_up(handle, client)
+        pid = int(document["State"].get("Pid") or 0)
+        if pid and early.waits(pid):
+            self._check_command(handle, pid)
+            facts = self.facts()
+            env = early.environment(facts.seen(str(document.get("OCIConfigPath", ""))))
+            self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
+            status = client.answer("POST", f"{base}/start", accept=(304,))[0]
+            keeping.remember_init(Path(handle.folder), pid)
+            return status
         return client.answer("POST", f"{base}/start", accept=(304,))[0]
+
+    def _set_up(self, handle: Handle, client: Client) -> dict[str, Any]:
+        """Everything but the command; what Podman says of it then."""
+        base = container(handle)
+        document: dict[str, Any]
+        with self._lock:
+            attached = handle.folder in self._attached
+            self._attached.discard(handle.folder)
+        if attached:
+            document = client.call("GET", f"{base}/json")
+            if str(document["State"].get("Status")).lower() == "initialized":
+                return document
+        client.answer("POST", f"{base}/init", accept=(304, 409, 500))  # if it cannot, the start says why
+        document = client.call("GET", f"{base}/json")
+        return document
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(stream=True, filters=filters)

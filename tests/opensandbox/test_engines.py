@@ -7,16 +7,20 @@ by hand; an engine that is killed and comes back.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from opensandbox.exceptions import SandboxApiException
+from opensandbox.models.execd import RunCommandOpts
 from opensandbox.models.sandboxes import SnapshotFilter
 from opensandbox.sync.manager import SandboxManagerSync
 from opensandbox.sync.sandbox import SandboxSync
@@ -161,6 +165,55 @@ def test_a_container_that_ends_by_hand_frees_its_devices(room: Room, how: str) -
     # And whoever asks now gets what was freed.
     third = room.place.made(resourceLimits={"gpu": "4"})
     room.until(lambda: room.state(third) == "Running")
+
+
+# --- clients that go away
+
+
+@pytest.mark.parametrize("who", ["client", "gateway"])
+def test_a_command_in_the_foreground_ends_with_whoever_it_runs_for(room: Room, who: str) -> None:
+    """An engine goes on with a command whose connection is gone: execd has to kill it, with all that it has begun."""
+    sandbox = room.place.made()
+    room.until(lambda: room.state(sandbox) == "Running")
+    mark = f"{300000 + os.getpid()}.{'12'[who == 'client']}"
+    path = f"/v1/sandboxes/{sandbox}/proxy/44772/command"
+    gateway = room.place.gateway
+    with contextlib.closing(HTTPConnection("127.0.0.1", gateway.port, timeout=60)) as line:
+        body = json.dumps({"command": f"sleep {mark} & sleep {mark}"})
+        line.request("POST", path, body, {"OPEN-SANDBOX-API-KEY": room.place.token})
+        assert b"init" in line.getresponse().readline()
+        room.until(lambda: len(_named(mark)) == 2)
+        if who == "gateway":
+            assert gateway.stop() == 0
+            gateway.start(gateway.port)
+    room.until(lambda: not _named(mark))
+    assert room.state(sandbox) == "Running"
+
+
+def _named(mark: str) -> list[str]:
+    """The processes `sleep <mark>` of this host: those of containers are among them."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{entry}/cmdline").read_bytes() == f"sleep\0{mark}\0".encode():
+                found.append(entry)
+    return found
+
+
+def test_what_runs_in_the_background_outlives_the_gateway(room: Room) -> None:
+    sandbox = room.create()
+    opts = RunCommandOpts(background=True)
+    begun = sandbox.commands.run("echo one; sleep 1000", opts=opts)
+    place = room.place
+    assert place.gateway.stop() == 0
+    place.gateway.start(place.gateway.port)
+    assert begun.id is not None
+    assert sandbox.commands.get_command_status(begun.id).running
+    assert sandbox.commands.get_background_command_logs(begun.id).content.strip() == "one"
+    sandbox.commands.interrupt(begun.id)
+    assert not sandbox.commands.get_command_status(begun.id).running
+    sandbox.kill()
+    sandbox.close()
 
 
 # --- an engine that goes away

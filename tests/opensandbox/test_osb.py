@@ -1,4 +1,8 @@
-"""`osb`, OpenSandbox's own command line, unmodified, through the whole life of a sandbox."""
+"""`osb`, OpenSandbox's own command line, unmodified, through the whole life of a sandbox.
+
+A life is some fifty calls. Its interpreter takes a second to get ready each time, which nobody learns anything from:
+the calls of a life are run by `warm`, the others start the program as a user does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,48 @@ from tests.opensandbox.conftest import Place
 Osb = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def osb(anywhere: Place, proxy: bool, tmp_path: Path) -> Osb:
-    place = anywhere
+class Warm:
+    """The program, loaded once."""
+
+    def __init__(self, program: Path) -> None:
+        words = [
+            sys.executable,
+            str(Path(__file__).with_name("warm.py")),
+            str(program),
+            "opensandbox_cli",
+            "opensandbox",
+        ]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, words: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        out, err = cwd / ".out", cwd / ".err"
+        asked = {"words": words, "env": env, "cwd": str(cwd), "out": str(out), "err": str(err)}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
     program = Path(sys.executable).with_name("osb")
     if not program.exists():
         pytest.skip("opensandbox-cli is not installed")
+    one = Warm(program)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def osb(request: pytest.FixtureRequest, anywhere: Place, proxy: bool, tmp_path: Path, warm: Warm) -> Osb:
+    place = anywhere
+    program = Path(sys.executable).with_name("osb")
+    cold = "life" not in request.node.name
     flags = ["--domain", place.domain, "--no-color", "--use-server-proxy" if proxy else "--no-use-server-proxy"]
     env = {
         "PATH": os.environ["PATH"],
@@ -31,11 +71,14 @@ def osb(anywhere: Place, proxy: bool, tmp_path: Path) -> Osb:
         "OPENSANDBOX_DISABLE_METRICS": "1",
     }
 
-    def run(*words: str, code: int = 0, **more: Any) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [program, *flags, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-            **more,
-        )  # fmt: skip
+    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        if cold:
+            done = subprocess.run(
+                [program, *flags, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                check=False,
+            )  # fmt: skip
+        else:
+            done = warm.run([*flags, *words], env, tmp_path)
         assert done.returncode == code, (words, done.stdout[-2000:], done.stderr[-2000:])
         return done
 

@@ -5,9 +5,10 @@ A surface is a module with `route_handlers()`. The native API is under /api/v1; 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 from litestar import Litestar, Request, Response
@@ -73,7 +74,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         changes=Changes(pool),
     )
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def life(_: Litestar) -> AsyncIterator[None]:
         await gateway.auth.start()
         gateway.changes.start()
@@ -84,6 +85,9 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         finally:
             gateway.stop_streams()
             await gateway.changes.stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.gateway.drain):
+                    await execd.close(gateway)
             await pool.finish(lambda: dispatcher.stop(settings.gateway.drain))
             pool.close()
 

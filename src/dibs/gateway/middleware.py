@@ -12,7 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.gateway.auth import OPEN_PATHS
 from dibs.gateway.logs import log
 from dibs.gateway.problems import ClientGone, Refused, body_of
@@ -101,6 +101,10 @@ class _Exchange:
                 self._broken(error, request_id)
             else:
                 await self._refuse(error, request_id)
+        except asyncio.CancelledError:
+            if not self._gateway.stopping:
+                raise
+            await self._cut_off(request_id)
         except Exception as error:
             cause = error.__cause__ or error
             if not self._status or not isinstance(cause, DibsError | ClientGone | ConnectionError):
@@ -114,6 +118,15 @@ class _Exchange:
                 _route(scope), scope["method"], self._status or 499, None if self._stream else seconds
             )
             _line(scope, scope["method"], self._status or 499, began, request_id)
+
+    async def _cut_off(self, request_id: str) -> None:
+        """The gateway stops, and has waited for this one for long enough."""
+        error = BackendUnavailable("the gateway is stopping", field="gateway", code="STOPPING", remedy="try again")
+        if self._status:
+            self._broken(error, request_id)
+            return
+        self._whole = True  # what may still come is not waited for
+        await self._refuse(error, request_id)
 
     def _broken(self, error: Exception, request_id: str) -> None:
         """What went wrong in the middle of an answer cannot be said any more: the server hangs up before its end."""

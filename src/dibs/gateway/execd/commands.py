@@ -146,6 +146,9 @@ class Commands:
             except (ConnectionAbortedError, DibsError) as error:  # hung up on, or lost by its engine
                 ended = Exit(137, "lost", 9)
                 running.why = running.why or str(error)
+            if ended is None and not client.gone.is_set():
+                await self._end(running, "the gateway was stopped")
+                ended = Exit(137, "lost", 9)
             if ended is not None:
                 why = (running.why,) if running.why else ()
                 code = ended.code or (137 if why else 0)
@@ -159,7 +162,7 @@ class Commands:
                 self._spawn(self._end(running, "the client went away"))
 
     async def _pass_on(self, client: answers.Client, running: Running) -> Exit | None:
-        """Output as events, up to the Exit; None if the client went away before."""
+        """Output as events, up to the Exit; None if the client went away before, or the gateway stops."""
         session = running.started.session
         lines = {"stdout": events.Lines("stdout"), "stderr": events.Lines("stderr")}
         pieces: list[Output | Exit] | None = running.started.early

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
@@ -35,7 +36,8 @@ class Metrics(msgspec.Struct, frozen=True):
 class Measures:
     """One per gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._stopping = stopping
         self._before: OrderedDict[str, tuple[float, Usage]] = OrderedDict()
         self._share: dict[str, float] = {}
 
@@ -72,10 +74,13 @@ class Measures:
 
         async def tell(client: answers.Client) -> None:
             line = _encoder.encode(first)
-            while not client.gone.is_set():
+            while True:
                 await client.write(b"data: " + line + b"\n\n")
                 await client.wait(asyncio.sleep(EVERY))
                 if client.gone.is_set():
+                    return
+                if self._stopping():
+                    await client.write(b"", last=True)
                     return
                 try:
                     line = _encoder.encode(await self.measure(inside))

@@ -46,8 +46,13 @@ class Execd:
         self.gateway = gateway
         self.commands = Commands(CommandBook(gateway.pool), lambda: gateway.stopping)
         self.shells = Shells(self.commands)
-        self.measures = Measures()
+        self.measures = Measures(lambda: gateway.stopping)
         self.terminals = Terminals()
+
+    async def close(self) -> None:
+        """The gateway stops: what runs for its clients ends, on every backend. What lives in the sandbox stays."""
+        await self.terminals.close()
+        await self.commands.close()
 
 
 _execds: WeakKeyDictionary[Gateway, Execd] = WeakKeyDictionary()

@@ -10,7 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
-from dibs.backends.engines import errors, keeping
+from dibs.backends.engines import errors, keeping, strays
 from dibs.backends.engines.client import Client
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import Lives, not_running
@@ -45,7 +45,7 @@ class Endings(Lives):
             return
         if status.phase is Phase.HELD:
             keeping.ask_end(folder, "not-started")
-            self._remove(handle)
+            self._discard(handle)
             return
         if status.phase is Phase.UNKNOWN:
             self._finish_removal(handle, status)
@@ -87,11 +87,21 @@ class Endings(Lives):
         """An engine that was killed while it removed a container leaves it so, until somebody asks once more."""
         if not status.detail.endswith("removing"):
             raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
-        self._remove(handle)
+        self._discard(handle)
 
     def discard(self, handle: Handle) -> None:
-        self._remove(handle)
+        self._discard(handle)
         _forget(Path(handle.folder))
+
+    def _discard(self, handle: Handle) -> None:
+        """Remove what never came to an end of its own, with processes of which the engine may not know."""
+        identity = handle.data.get("container", "")
+        if not identity:
+            status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
+            identity = str(document["Id"]) if status != 404 else ""
+        self._remove(handle)
+        if identity and self.facts().peer is not None:
+            strays.end(identity)
 
     def _remove(self, handle: Handle) -> None:
         """Remove the container, by force; returns when it is gone."""

@@ -45,7 +45,10 @@ class Lives(Engine):
             return Status(Phase.UNKNOWN, detail=str(error))
         ending = keeping.ending(folder)
         if state is not None:
-            return states.status_of(state, ending)
+            found = states.status_of(state, ending)
+            if found.phase is Phase.UNKNOWN and (init := keeping.init_of(folder)) is not None and absent(init):
+                return Status(Phase.EXITED, states.exit_of(state, ending))  # its removal was cut off; it does not run
+            return found
         if ending is not None and ending[0] == "not-started":
             return Status(Phase.EXITED, Exit(137, "not-started", 9, at=ending[1]))
         init = keeping.init_of(folder)

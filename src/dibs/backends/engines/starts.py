@@ -74,7 +74,7 @@ class Starts(Looks, Endings):
 
     def _never_started(self, handle: Handle) -> None:
         keeping.ask_end(Path(handle.folder), "not-started")
-        self._remove(handle)
+        self._discard(handle)
 
     def _check_started(self, handle: Handle) -> None:
         """Note its first process, and see that the engine's init found the command: it would only exit otherwise."""

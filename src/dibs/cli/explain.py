@@ -58,8 +58,21 @@ def _exit_code(backend: BackendExplanation) -> int:
 def explanation_lines(explanation: Explanation) -> list[str]:
     lines = [simulated_banner(), ""] if explanation.simulated else []
     lines.append(f"asked     {explanation.asked['flags']}")
+    lines += [""]
     for backend in explanation.backends:
-        lines += ["", *_backend_lines(backend)]
+        if len(explanation.backends) > 1 and [problem.code for problem in backend.problems][:1] == [
+            "ENGINE_NOT_RUNNING"
+        ]:
+            reason = backend.problems[0].reason.partition(":")[0]
+            lines.append(paint(f"{backend.backend:<9} not here: {reason}", "dim"))
+            continue
+        lines += _backend_lines(backend)
+    shown: list[tuple[WishExplanation, ...]] = []
+    for backend in explanation.backends:
+        if backend.wishes not in shown:  # the devices are the same everywhere, unless a backend was told which ones
+            shown.append(backend.wishes)
+            for wish in backend.wishes:
+                lines += ["", *_wish_lines(wish)]
     lines += [paint(f"cannot be read: {error}", "red") for error in explanation.source_errors]
     if explanation.queue_length:
         lines += ["", f"{explanation.queue_length} waiting in front; who came first is served first"]
@@ -76,8 +89,6 @@ def _backend_lines(backend: BackendExplanation) -> list[str]:
         lines = [f"{backend.backend:<9} {paint('would be refused', 'red')}"]
     for problem in backend.problems:
         lines += problem_lines(problem, " " * 10)
-    for wish in backend.wishes:
-        lines += ["", *_wish_lines(wish)]
     return lines
 
 

@@ -2,6 +2,10 @@
 
 Backends: `local` always; `docker` and `podman` where real engines can be started (see tests/engines), else skipped with
 the reason.
+
+A whole life is driven by each client on each backend. `local` is gone through directly and through the server's proxy;
+each engine one way round, and the other way round with DIBS_SOAK=1: how a client reaches the gateway is
+no matter of where its sandboxes are made.
 """
 
 from __future__ import annotations
@@ -144,6 +148,31 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     yield from _engine_place("podman", tmp_path_factory.mktemp("opensandbox-podman"))
+
+
+# Who goes which way by default; async Python and the others go one way, sync Python the other.
+_WAYS = {"docker": "direct", "podman": "server-proxy"}
+_OTHER = {"direct": "server-proxy", "server-proxy": "direct"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the second way on engines, unless there is time for it."""
+    if os.environ.get("DIBS_SOAK"):
+        return
+    left_out = [item for item in items if isinstance(item, pytest.Function) and _spared(item)]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _spared(item: pytest.Function) -> bool:
+    if not {"anywhere", "proxy"} <= set(item.fixturenames) or not hasattr(item, "callspec"):
+        return False
+    params = item.callspec.params
+    way = _WAYS.get(str(params.get("anywhere")))
+    if way is None:
+        return False
+    return bool(params["proxy"] != (_OTHER[way] if params.get("kind") == "sync" else way))
 
 
 @pytest.fixture(params=["direct", "server-proxy"])

@@ -17,7 +17,7 @@ from dibs.backends.engines import errors, keeping, looking, rendering, states
 from dibs.backends.engines.client import EngineError, Unreachable
 from dibs.backends.engines.engine import Engine, container, container_name
 from dibs.backends.port import Exit, Handle, LogRecord, Phase, Status
-from dibs.errors import BackendUnavailable, Conflict
+from dibs.errors import BackendUnavailable, Conflict, NotFound
 from dibs.http import query
 from dibs.process import ProcessName, absent
 
@@ -31,7 +31,10 @@ class Lives(Engine):
 
     def _state(self, handle: Handle) -> dict[str, Any] | None:
         """The engine's word; None if there is no such container."""
-        status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
+        try:
+            status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
+        except NotFound:
+            return None  # it went while the engine looked for it
         if status == 404:
             return None
         found: dict[str, Any] = document["State"]

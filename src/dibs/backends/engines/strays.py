@@ -1,8 +1,8 @@
 """Processes of a container that its engine has forgotten.
 
 An engine that is killed between the runtime's start and its own note of it does not know that there are processes: it
-removes such a container and leaves them. `endings` ends them, before it says that a container is gone. A process belongs
-to a container if its control group is named after it.
+removes such a container and leaves them. `endings` ends them, before it says that a container is gone. A process
+belongs to a container if its control group is named after it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from bench import allocator, cel, commands, gateway, leases
+from bench import allocator, cel, commands, engines, gateway, leases
 
 
 def benchmarks() -> dict[str, Callable[[], None]]:
@@ -17,6 +17,7 @@ def benchmarks() -> dict[str, Callable[[], None]]:
         "shim": commands.shim,
         "leases": leases.leases,
         "gateway": gateway.gateway,
+        "engines": engines.engines,
         "cel": cel.cel,
         "allocator": allocator.table,
     }

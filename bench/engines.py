@@ -1,0 +1,160 @@
+"""What dibs costs beside the bare engine, in the same run: from the request to the first output, and a further command.
+
+Real engines (`tests.engines`), simulated cards. Through dibs: the whole service in one long-lived process, with ledger,
+plan, look and receipt. Bare: a tight client that sends the engine the very same container, and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from bench.measure import median, row, shown, title
+from dibs.backends.engines.client import Client
+from dibs.backends.port import Exec, Exit, Output, Session
+from dibs.devices.simulated import parse_world, simulate
+from dibs.home import Home
+from dibs.request import parse_spec
+from dibs.workloads.registry import Registry
+from dibs.workloads.service import Workloads
+
+CARDS = 64
+ROUNDS = {1: 24, 16: 4}  # by how many at once
+_COMMAND = ["sh", "-c", "echo up; exec sleep 1000"]
+
+
+class Side:
+    """One engine, with a service per thread on it, as a gateway has."""
+
+    def __init__(self, engine: Any, image: str) -> None:
+        self.engine = engine
+        self.image = image
+        self.home = Home(state=engine.home, config=engine.home / "config").make()
+        self.home.config.mkdir(exist_ok=True)
+        (self.home.config / "config.toml").write_text(f'[{engine.kind}]\nsocket = "{engine.socket}"\n')
+        simulate(self.home, parse_world(str(CARDS), model="H100"))
+        self.registry = Registry(self.home, long_lived=True)
+        self.client: Client = self.registry.engines()[0].client()
+        self._mine = threading.local()
+        self._numbers = itertools.count()
+        self.body = self._learn()
+
+    @property
+    def service(self) -> Workloads:
+        if not hasattr(self._mine, "service"):
+            self._mine.service = Workloads(self.home, registry=self.registry)
+        found: Workloads = self._mine.service
+        return found
+
+    def _learn(self) -> dict[str, Any]:
+        """What dibs tells the engine, taken from the wire."""
+        told: list[dict[str, Any]] = []
+        real = self.client.answer
+
+        def listening(method: str, path: str, **more: Any) -> Any:
+            if path.startswith("/containers/create"):
+                told.append(more["json"])
+            return real(method, path, **more)
+
+        self.client.answer = listening  # type: ignore[method-assign]
+        self.through_dibs()
+        self.client.answer = real  # type: ignore[method-assign]
+        return told[0]
+
+    # --- create → running → first output
+
+    def through_dibs(self) -> float:
+        spec = {"backend": self.engine.kind, "image": self.image, "gpu": 1, "command": _COMMAND, "grace": "0s"}
+        began = time.perf_counter()
+        made, session = self.service.launch(parse_spec(spec))
+        _first(session)
+        took = time.perf_counter() - began
+        session.close()
+        self.service.remove(made.id, 0.0)
+        return took
+
+    def bare(self) -> float:
+        name = f"bare-{next(self._numbers)}"
+        docker = self.engine.kind == "docker"
+        body = self.body if docker else {**self.body, "name": name}
+        began = time.perf_counter()
+        self.client.call("POST", f"/containers/create?name={name}" if docker else "/containers/create", json=body)
+        with self.client.hijack(f"/containers/{name}/attach?stream=true&stdin=true&stdout=true&stderr=true") as sock:
+            self.client.call("POST", f"/containers/{name}/start")
+            assert b"up" in sock.recv(4096)
+            took = time.perf_counter() - began
+        self.client.call("DELETE", f"/containers/{name}?force=true&v=true&timeout=0")
+        return took
+
+    # --- a further command
+
+    def exec_through_dibs(self, sandbox: str) -> float:
+        began = time.perf_counter()
+        session = self.service.exec(sandbox, Exec(command=("echo", "up")))
+        _last(session)
+        took = time.perf_counter() - began
+        session.close()
+        return took
+
+    def bare_exec(self, sandbox: str) -> float:
+        began = time.perf_counter()
+        body = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Cmd": ["echo", "up"]}
+        made = self.client.call("POST", f"/containers/dibs-{sandbox}/exec", json=body)
+        with self.client.hijack(f"/exec/{made['Id']}/start", json={"Detach": False, "Tty": False}) as sock:
+            while sock.recv(4096):
+                pass
+        assert self.client.call("GET", f"/exec/{made['Id']}/json")["ExitCode"] == 0
+        return time.perf_counter() - began
+
+
+def _first(session: Session) -> None:
+    while not any(isinstance(piece, Output) for piece in session.receive(60)):
+        pass
+
+
+def _last(session: Session) -> None:
+    while not any(isinstance(piece, Exit) for piece in session.receive(60)):
+        pass
+
+
+def _compare(what: str, goal: str, ours: Callable[[], float], theirs: Callable[[], float], at_once: int) -> None:
+    times: dict[str, list[float]] = {"dibs": [], "bare": []}
+    with ThreadPoolExecutor(at_once) as pool:
+        for number in range(ROUNDS[at_once] + 1):
+            for name, job in (("bare", theirs), ("dibs", ours)):
+                found = list(pool.map(lambda _, job=job: job(), range(at_once)))
+                if number:
+                    times[name] += found
+    bare, dibs = median(times["bare"]), median(times["dibs"])
+    row(f"{what}, {at_once} at once: the bare API", shown(bare), "1.00×")
+    row(f"{what}, {at_once} at once: dibs", shown(dibs), f"{dibs / bare:.2f}×", goal)
+
+
+def engines() -> None:
+    from tests.engines import shared
+
+    title("containers: dibs against the bare API of the engine")
+    for kind in ("docker", "podman"):
+        engine = shared.engine(kind)
+        if isinstance(engine, str):
+            print(f"  {kind}: not measured: {engine}")
+            continue
+        try:
+            side = Side(engine, "localhost/dibs-test:1")
+            lasting = side.service.create(
+                parse_spec({"backend": kind, "image": side.image, "command": ["sleep", "10000"], "grace": "0s"})
+            )
+            for at_once in (1, 16):
+                _compare(f"{kind}: first output", "goal ≤ 1.15×", side.through_dibs, side.bare, at_once)
+                _compare(
+                    f"{kind}: exec", "goal ≤ 1.3×",
+                    lambda side=side, made=lasting: side.exec_through_dibs(made.id),  # type: ignore[misc]
+                    lambda side=side, made=lasting: side.bare_exec(made.id),  # type: ignore[misc]
+                    at_once,
+                )  # fmt: skip
+        finally:
+            shared.stop_all()

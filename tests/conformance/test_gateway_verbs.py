@@ -191,6 +191,13 @@ def test_a_snapshot_is_an_image_or_refused_by_name(subject: Subject) -> None:
     except Unsupported as error:
         refusal = error.code
     assert reference or refusal == "SNAPSHOT_UNSUPPORTED"
+    if refusal:
+        with pytest.raises(Unsupported) as caught:
+            subject.backend.remove_snapshot("any")
+        assert caught.value.code == "SNAPSHOT_UNSUPPORTED"
+    else:
+        subject.backend.remove_snapshot(reference)
+        subject.backend.remove_snapshot(reference)  # what is gone stays gone
 
 
 def test_a_further_command_runs_as_the_user_or_is_refused(subject: Subject, collect: Collect) -> None:

@@ -42,7 +42,7 @@ def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytes
             assert stdout.readline() == "blocked\n"
         waits.append(seconds)
 
-    monkeypatch.setattr(looking.time, "sleep", go_on)
+    monkeypatch.setattr("dibs.backends.engines.looking.time.sleep", go_on)
     looking.await_init(child.pid)
     assert waits
     assert blocked(child.pid)

@@ -199,12 +199,13 @@ class HostBackend:
             return self._ask(handle, "observe", Observation)
         from dibs.backends.local import cgroups, observe
         from dibs.backends.local.handles import groups, living_init
+        from dibs.backends.proc import unreadable
 
         init = living_init(handle)
         try:
             limits = cgroups.read_back(groups(handle))
         except OSError as error:
-            raise observe.unreadable("its limits", error) from error
+            raise unreadable("its limits", error) from error
         found = Observation(
             observe.device_nodes(init), observe.environment(init), observe.mounts(init, base), limits,
             observe.isolation(init),

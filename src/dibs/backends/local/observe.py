@@ -12,7 +12,7 @@ from typing import Literal
 
 from dibs.backends import proc
 from dibs.backends.port import NodeFact
-from dibs.backends.proc import unreadable
+from dibs.backends.proc import unreadable as unreadable
 from dibs.errors import BackendUnavailable
 
 

@@ -313,11 +313,11 @@ TO_COME = {
     "SD-02": "Kubernetes backend", "SD-03": "OpenSandbox API", "SD-04": "OpenSandbox API",
     "SD-08": "Kubernetes backend",
     "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend", "SD-19": "OpenShell API",
-    "SD-20": "Kubernetes backend", "SD-22": "Podman backend", "SD-26": "training jobs", "SD-27": "training jobs",
+    "SD-20": "Kubernetes backend", "SD-26": "training jobs", "SD-27": "training jobs",
     "SD-28": "training jobs", "SD-29": "training jobs", "SD-30": "training jobs", "SD-31": "training jobs",
     "SD-32": "training jobs", "SD-33": "training jobs", "SD-34": "training jobs", "SD-35": "training jobs",
     "SD-36": "training jobs", "SD-37": "training jobs", "SD-38": "training jobs", "SD-39": "training jobs",
-    "SD-40": "training jobs", "SD-41": "training jobs", "SD-44": "Docker backend",
+    "SD-41": "training jobs",
 }  # fmt: skip
 
 _Function = ast.FunctionDef | None
@@ -426,7 +426,8 @@ def delivery_page() -> str:
         "What happens to each field of a request on each backend. This page is written from the table in the code",
         "(`dibs.plan.delivery`); `dibs table` prints the same. There are three outcomes and no fourth:",
         "",
-        "- **delivered**: the workload has it. On `local` it was seen in the sandbox before the command started.",
+        "- **delivered**: the workload has it. On `local` it was seen in the sandbox before the command started, on",
+        "  [engines](engines.md) just before or right after; the cell says what the engine's word is taken for.",
         "- **delegated**: it was handed to a scheduler that owns it, and is followed until it is decided.",
         "- **refused**: nothing was created, and you were told why.",
         "",

@@ -47,13 +47,16 @@ def _alike(cell: Cell, fake: Cell | None = None) -> dict[str, Cell]:
     return _row(cell, cell, cell, fake or cell)
 
 
-_CONTAINER = "read back from the engine and, where it can be seen from here, from the kernel"
+_IN_CONTAINER = "the nodes are seen in the container. Where the engine does not know the name: as nodes, and said so"
+_SEEN = "read back from its first process; of one that ends at once, from what the runtime was told just before"
+_STARTED = "started by the engine; looked at just before or right after, and a difference ends it"
+_STOPPED = "the image's stop signal (SIGTERM unless it names one), then SIGKILL; whole seconds, rounded up"
 
 TABLE: dict[str, dict[str, Cell]] = {
     "gpu.count": _row(
         _yes("leased in the ledger; exactly these device nodes are in the sandbox's /dev"),
-        _yes("leased in the ledger; passed by exact CDI name, never by count; the nodes are seen in the container"),
-        _yes("leased in the ledger; passed by exact CDI name; the nodes are seen in the container"),
+        _yes(f"leased in the ledger; passed by exact CDI name, never by count; {_IN_CONTAINER}"),
+        _yes(f"leased in the ledger; passed by exact CDI name; {_IN_CONTAINER}"),
         _MEMORY_ONLY,
     ),
     "gpu.vendor": _alike(_CHOSEN),
@@ -86,17 +89,17 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
     "command": _row(
         _yes("started in the sandbox after the devices were seen in it"),
-        _yes("started by the engine; the devices are seen right after, and a difference ends it"),
-        _yes("started by the engine; the devices are seen right after, and a difference ends it"),
+        _yes(_STARTED),
+        _yes(_STARTED),
         _MEMORY_ONLY,
     ),
     "name": _alike(_yes("unique among the live sandboxes of a tenant, by the ledger")),
     "backend": _alike(_yes("this one"), _yes("this one; never taken by auto")),
-    "env": _row(_yes("read back from the sandbox's first process"), _yes(_CONTAINER), _yes(_CONTAINER), _MEMORY_ONLY),
+    "env": _row(_yes("read back from the sandbox's first process"), _yes(_SEEN), _yes(_SEEN), _MEMORY_ONLY),
     "workdir": _row(
         _yes("bound writable; must exist. From afar it is a folder of the sandbox's own layer"),
-        _yes("a folder in the container; the image's own if it is left out"),
-        _yes("a folder in the container; the image's own if it is left out"),
+        _yes("a folder in the container, made if it is not there; the image's own if it is left out"),
+        _yes("a folder in the container, made if it is not there; the image's own if it is left out"),
         _MEMORY_ONLY,
     ),
     "root": _row(
@@ -107,8 +110,8 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
     "image": _row(
         _yes("host, or a name of the configuration that stands for a root folder or a tar"),
-        _yes("present, pulled, or loaded from a tar; its platform is checked"),
-        _yes("present, pulled, or loaded from a tar; its platform is checked"),
+        _yes("present, pulled, or loaded from a tar of `save` or `export`; its platform is checked"),
+        _yes("present, pulled, or loaded from a tar of `save` or `export`; its platform is checked"),
         _NOTHING_RUNS,
     ),
     "entrypoint": _row(
@@ -119,20 +122,20 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
     "user": _row(
         _yes("a user and group that the sandbox's user namespace has"),
-        _yes("as the engine runs it"),
-        _yes("as the engine runs it"),
+        _yes("a number, or a name of the image's own users; the engine starts the command as it"),
+        _yes("a number, or a name of the image's own users; the engine starts the command as it"),
         _NOTHING_RUNS,
     ),
     "shm": _row(
         _yes("the size of /dev/shm, read back"),
-        _yes("the size of /dev/shm"),
-        _yes("the size of /dev/shm"),
+        _yes("the engine makes /dev/shm of this size"),
+        _yes("the engine makes /dev/shm of this size"),
         _NOTHING_RUNS,
     ),
     "read_only": _row(
         _yes("no writable layer; /tmp, /run and the working directory stay writable"),
-        _yes("the root is read-only"),
-        _yes("the root is read-only"),
+        _yes("the engine mounts the image read-only; /tmp, /run and /dev/shm stay writable"),
+        _yes("the engine mounts the image read-only; /tmp, /run and /dev/shm stay writable"),
         _NOTHING_RUNS,
     ),
     "platform": _row(
@@ -149,14 +152,14 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
     "network": _row(
         _yes("host, or none: a network namespace without interfaces but its own loopback"),
-        _yes("host, or none; read back"),
-        _yes("host, or none; read back"),
+        _yes("host: the engine's own; or none: loopback only. The namespace is read back"),
+        _yes("host: the engine's own; or none: loopback only. The namespace is read back"),
         _MEMORY_ONLY,
     ),
     "mounts": _row(
         _yes("bind mounts, read back from mountinfo"),
-        _yes("bind mounts, read back"),
-        _yes("bind mounts, read back"),
+        _yes("bind mounts, read back from mountinfo"),
+        _yes("bind mounts, read back from mountinfo"),
         _MEMORY_ONLY,
     ),
     "ttl": _row(
@@ -166,7 +169,7 @@ TABLE: dict[str, dict[str, Cell]] = {
         _MEMORY_ONLY,
     ),
     "wait": _alike(_yes("a place in the ledger's queue, first come first served")),
-    "grace": _alike(_yes("SIGTERM, then SIGKILL after it"), _MEMORY_ONLY),
+    "grace": _row(_yes("SIGTERM, then SIGKILL after it"), _yes(_STOPPED), _yes(_STOPPED), _MEMORY_ONLY),
     "tty": _row(
         _yes("a pseudo-terminal held by the shim"),
         _yes("the engine's terminal"),

@@ -20,6 +20,7 @@ from dibs.http import query
 
 NEWEST = (1, 44)  # the API that this was written for: devices by CDI name, and folders told by the engine
 OLDEST = (1, 41)
+_WRITABLE = ("/run", "/tmp")  # noqa: S108  # of a container whose root is read-only, as on every backend
 
 
 class DockerBackend(EngineBackend):
@@ -98,9 +99,11 @@ class DockerBackend(EngineBackend):
             host["PidsLimit"] = limits.pids
         if workload.shm_bytes is not None:
             host["ShmSize"] = workload.shm_bytes
+        mounts = [*devices.mounts, *workload.mounts]
         if workload.read_only:
             host["ReadonlyRootfs"] = True
-        mounts = [*devices.mounts, *workload.mounts]
+            taken = {one.target for one in mounts}
+            host["Tmpfs"] = {path: "exec" for path in _WRITABLE if path not in taken}
         if mounts:
             host["Mounts"] = [
                 {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": not one.writable}

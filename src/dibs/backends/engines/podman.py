@@ -116,6 +116,7 @@ class PodmanBackend(EngineBackend):
             body["shm_size"] = workload.shm_bytes
         if workload.read_only:
             body["read_only_filesystem"] = True
+            body["read_write_tmpfs"] = True  # or not even /dev/shm could be written to
         mounts = [*devices.mounts, *workload.mounts]
         if mounts:
             body["mounts"] = [

@@ -12,8 +12,9 @@ from typing import Literal
 
 from dibs.backends import proc
 from dibs.backends.port import NodeFact
-from dibs.backends.proc import unreadable as unreadable
 from dibs.errors import BackendUnavailable
+
+unreadable = proc.unreadable
 
 
 def device_nodes(init: int) -> tuple[NodeFact, ...]:

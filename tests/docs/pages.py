@@ -4,7 +4,8 @@ The tests of this folder run every page; `scripts/generate_docs.py --outputs` wr
 code. How a page is read:
 
 - ```console: a line that begins with `$ ` is a command, `> ` continues it, what follows is its output. A trailing
-  `# exit 83` states the exit code, `# needs a GPU` has it checked with `dibs explain` instead of being run.
+  `# exit 83` states the exit code, `# needs a GPU` has it checked with `dibs explain` instead of being run,
+  `# needs an engine` runs it with a Docker that is started for the tests, where there can be one.
 - output is compared where it is shown. Ids, times, paths and names are not; a `…` stands for anything, a line of its
   own for any lines.
 - ```yaml whose first line is `# NAME` is written to that file.
@@ -36,6 +37,7 @@ WORK, STATE, USER, HOST = "/home/anna/project", "/home/anna/.local/state/dibs", 
 
 _EXIT = re.compile(r"\s+# exit (\d+)$")
 _NEEDS_GPU = re.compile(r"\s+# needs a GPU$")
+_NEEDS_ENGINE = re.compile(r"\s+# needs an engine$")
 _LIMIT_OPTION = re.compile(r"\bdibs (?:run|sandbox create|explain)\b.*--(?:cpu|memory|pids)\b")
 _LIMIT_WORD = re.compile(r"\b(?:cpu|memory|pids)\s*[:=]")
 _LOOKING = re.compile(r"dibs (?:gpus|leases|sandbox (?:ls|logs|show))\b(?! simulate)")
@@ -66,6 +68,7 @@ class Step(msgspec.Struct, frozen=True):
     command: str
     code: int
     needs_gpu: bool
+    needs_engine: bool
     output: tuple[str, ...]
     line: int
     first: int
@@ -112,12 +115,16 @@ def steps(block: Block) -> list[Step]:
             output.pop()
         code = _EXIT.search(text)
         gpu = _NEEDS_GPU.search(text)
+        engine = _NEEDS_ENGINE.search(text)
+        text = _NEEDS_ENGINE.sub("", text)
+        code = code or _EXIT.search(text)
         first = block.line + number + 1
         found.append(
             Step(
                 command=_NEEDS_GPU.sub("", _EXIT.sub("", text)),
                 code=int(code.group(1)) if code else 0,
                 needs_gpu=gpu is not None,
+                needs_engine=engine is not None,
                 output=tuple(output),
                 line=block.line + number,
                 first=first,
@@ -216,6 +223,9 @@ class Runner:
         if limiting and not self.limits and step.code == 0:
             self.skipped.append(f"{step.command} (limits cannot be enforced here)")
             return None
+        if step.needs_engine and (missing := self._engine()):
+            self.skipped.append(f"{step.command} ({missing})")
+            return None
         command = step.command
         if step.needs_gpu:
             # The page may have switched its own world off, so this is asked in another one.
@@ -228,6 +238,20 @@ class Runner:
                 break
             outcome = self.shell(command)
         return outcome
+
+    def _engine(self) -> str:
+        """Have a Docker with an image in it; or why there is none."""
+        sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
+        from tests.engines import images, shared
+
+        engine = shared.engine("docker")
+        if isinstance(engine, str):
+            return f"docker is not here: {engine}"
+        engine.api("POST", f"/v1.41/images/{images.REFERENCE}/tag?repo=busybox&tag=1.37")
+        config = self._state / "config"
+        config.mkdir(exist_ok=True)
+        (config / "config.toml").write_text(f'[docker]\nsocket = "{engine.socket}"\n')
+        return ""
 
     def python(self, block: Block) -> Outcome | None:
         if _LIMIT_WORD.search(block.text) and not self.limits:

@@ -170,7 +170,7 @@ def test_fifty_clients_share_four_cards_while_the_engine_is_killed(kind: str) ->
                     assert crowd.booked_twice() == []
                     assert crowd.in_two_containers() == []
                 engine.start()
-                next_engine = time.monotonic() + crowd.dice.uniform(4.0, 10.0)
+                next_engine = time.monotonic() + crowd.dice.uniform(4.0, 16.0)
             time.sleep(0.05)
         settle(crowd)
         print(

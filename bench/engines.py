@@ -38,7 +38,7 @@ class Side:
         (self.home.config / "config.toml").write_text(f'[{engine.kind}]\nsocket = "{engine.socket}"\n')
         simulate(self.home, parse_world(str(CARDS), model="H100"))
         self.registry = Registry(self.home, long_lived=True)
-        self.client: Client = self.registry.engines()[0].client()
+        self.client: Client = next(one for one in self.registry.engines() if one.name == engine.kind).client()
         self._mine = threading.local()
         self._numbers = itertools.count()
         self.body = self._learn()
@@ -62,7 +62,7 @@ class Side:
 
         self.client.answer = listening  # type: ignore[method-assign]
         self.through_dibs()
-        self.client.answer = real  # type: ignore[method-assign]
+        del self.client.answer
         return told[0]
 
     # --- create → running → first output
@@ -83,7 +83,7 @@ class Side:
         body = self.body if docker else {**self.body, "name": name}
         began = time.perf_counter()
         self.client.call("POST", f"/containers/create?name={name}" if docker else "/containers/create", json=body)
-        with self.client.hijack(f"/containers/{name}/attach?stream=true&stdin=true&stdout=true&stderr=true") as sock:
+        with self.client.hijack(f"/containers/{name}/attach?stream=true&stdin=false&stdout=true&stderr=true") as sock:
             self.client.call("POST", f"/containers/{name}/start")
             assert b"up" in sock.recv(4096)
             took = time.perf_counter() - began

@@ -38,6 +38,15 @@ def trees() -> list[str]:
     return [found[name] for name in ("pids", "memory", "") if name in found]
 
 
+def is_of(pid: int, container: str) -> bool:
+    """Whether a process is in the groups of a container, by its id."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            return container in file.read()
+    except OSError:
+        return False
+
+
 class Groups:
     """The groups of one process."""
 

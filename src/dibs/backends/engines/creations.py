@@ -7,6 +7,7 @@ how far it went, the container is looked for by its name and removed.
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class Creations(Endings):
 
     def __init__(self, home: Home) -> None:
         super().__init__(home)
+        self._finding = threading.Lock()
         self._images: dict[str, tuple[float, images.Image]] = {}
         self.on_progress: images.Progress | None = None  # told while an image is pulled
 
@@ -56,10 +58,10 @@ class Creations(Endings):
         """What is known of an image; one that was looked at a moment ago is not looked at again."""
 
         def find(reference: str) -> images.Image | None:
-            with self._lock:
-                known = self._images.get(reference)
-            if known is not None and time.monotonic() - known[0] < FRESH:
-                return known[1]
+            with self._finding:  # who comes at the same time need not ask too
+                return self._found_lately(reference) or look(reference)
+
+        def look(reference: str) -> images.Image | None:
             found = images.find(client, reference)
             with self._lock:
                 if found is None:
@@ -71,6 +73,11 @@ class Creations(Endings):
             return found
 
         return find
+
+    def _found_lately(self, reference: str) -> images.Image | None:
+        with self._lock:
+            at, image = self._images.get(reference, (0.0, None))
+        return image if time.monotonic() - at < FRESH else None
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:  # noqa: ARG002
         client = self.client()

@@ -12,6 +12,7 @@ from typing import Any
 
 from dibs.backends.engines import early, keeping, rendering
 from dibs.backends.engines.backend import EngineBackend
+from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
@@ -31,6 +32,7 @@ class PodmanBackend(EngineBackend):
     def __init__(self, home: Home) -> None:
         super().__init__(home)
         self._attached: set[str] = set()  # folders of those that somebody is attached to before their start
+        self._places: tuple[str, str] | None = None  # of the runtime's configuration and of the first process's number
 
     def attach(self, handle: Handle) -> Session:
         session = super().attach(handle)
@@ -141,32 +143,41 @@ class PodmanBackend(EngineBackend):
 
     def _ignite(self, handle: Handle, client: Client) -> int:
         base = container(handle)
-        document = self._set_up(handle, client)
-        pid = int(document["State"].get("Pid") or 0)
+        pid, config = self._set_up(handle, client)
         if pid and early.waits(pid):
             self._check_command(handle, pid)
             facts = self.facts()
-            env = early.environment(facts.seen(str(document.get("OCIConfigPath", ""))))
+            env = early.environment(facts.seen(config))
             self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
             status = client.answer("POST", f"{base}/start", accept=(304,))[0]
             keeping.remember_init(Path(handle.folder), pid)
             return status
         return client.answer("POST", f"{base}/start", accept=(304,))[0]
 
-    def _set_up(self, handle: Handle, client: Client) -> dict[str, Any]:
-        """Everything but the command; what Podman says of it then."""
-        base = container(handle)
-        document: dict[str, Any]
+    def _set_up(self, handle: Handle, client: Client) -> tuple[int, str]:
+        """Everything but the command: its process that waits, and what the runtime was told."""
         with self._lock:
             attached = handle.folder in self._attached
             self._attached.discard(handle.folder)
-        if attached:
-            document = client.call("GET", f"{base}/json")
-            if str(document["State"].get("Status")).lower() == "initialized":
-                return document
-        client.answer("POST", f"{base}/init", accept=(304, 409, 500))  # if it cannot, the start says why
-        document = client.call("GET", f"{base}/json")
-        return document
+        found = self._waiting(handle, client) if attached else (0, "")
+        if found[0]:
+            return found
+        client.answer("POST", container(handle) + "/init", accept=(304, 409, 500))  # if it cannot, the start says why
+        return self._waiting(handle, client)
+
+    def _waiting(self, handle: Handle, client: Client) -> tuple[int, str]:
+        """Podman keeps both in files whose places differ by the container's id alone: it is asked for them once."""
+        own = handle.data.get("container", "")
+        if own and self._places is not None:
+            config, pidfile = (place.format(id=own) for place in self._places)
+            pid = _written(self.facts().seen(pidfile))
+            if pid and early.waits(pid) and is_of(pid, own):
+                return pid, config
+        document = client.call("GET", container(handle) + "/json")
+        config, pidfile = (str(document.get(key) or "") for key in ("OCIConfigPath", "PidFile"))
+        if own and own in config and own in pidfile and not {"{", "}"} & set(config + pidfile):
+            self._places = (config.replace(own, "{id}"), pidfile.replace(own, "{id}"))
+        return int(document["State"].get("Pid") or 0), config
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(stream=True, filters=filters)
@@ -189,3 +200,13 @@ def _is_roots(pid: int) -> bool:
         return os.stat(f"/proc/{pid}").st_uid == 0
     except OSError:
         return False
+
+
+def _written(path: str) -> int:
+    """The number in a file; 0 if there is none."""
+    try:
+        with open(path) as file:
+            text = file.read().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 0

@@ -179,7 +179,7 @@ def test_what_is_not_served_says_so_in_execds_own_form(box: Box) -> None:
         ("GET", "/nothing", 404),
         ("PUT", "/command", 405),
         ("GET", "/command/status/cmd-unknown", 404),
-        ("DELETE", "/command?id=unknown", 404),
+        ("DELETE", "/command?id=unknown", 400),
         ("DELETE", "/command", 400),
         ("GET", "/files/download", 400),
         ("POST", "/session/ses-x/run", 400),
@@ -237,7 +237,20 @@ def test_a_command_is_found_by_the_name_and_by_the_id_of_its_sandbox(box: Box) -
     other = make(box.gateway)
     assert other.ask("GET", f"/command/status/{command}").status == 404
     assert other.ask("GET", f"/command/{command}/logs").status == 404
-    assert other.ask("DELETE", f"/command?id={command}").status == 404
+    assert other.ask("DELETE", f"/command?id={command}").status == 400  # the one status that clients know there
+
+
+def test_how_a_background_command_ended_is_noted_though_its_client_hangs_up_just_then(box: Box) -> None:
+    """Hanging up is a signal to everything that was begun for the client; the watcher's own tools must outlive it."""
+    lines = ("#!/bin/sh", "kill -HUP $$", "sleep 1", 'PATH=/usr/bin:/bin exec date "$@"')
+    script = "mkdir /tmp/tools; cd /tmp/tools; printf '%s\\n' \"$@\" >date; chmod +x date"
+    assert box.run({"argv": ["sh", "-c", script, "sh", *lines]})[-1]["type"] == "execution_complete"
+    asked = {"command": "exit 4", "background": True, "envs": {"PATH": "/tmp/tools:/usr/bin:/bin"}}
+    command = box.run(asked)[0]["text"]
+    box.gateway.until(lambda: not box.ask("GET", f"/command/status/{command}").data["running"])
+    status = box.ask("GET", f"/command/status/{command}").data
+    assert status["exit_code"] == 4
+    assert status["finished_at"] > status["started_at"]
 
 
 def test_a_hundred_clients_at_once(box: Box) -> None:

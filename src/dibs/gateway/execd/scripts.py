@@ -143,6 +143,7 @@ fi
 if [ -n "$dibs_own" ]; then trap : HUP; fi
 $dibs_own sh -c "$dibs_child" sh "$dibs_r" "$@"
 dibs_code=$?
+trap '' HUP
 printf '%s %s\n' "$dibs_code" "$(date +%s)" >"$dibs_r/exit.new" && mv "$dibs_r/exit.new" "$dibs_r/exit"
 if [ -n "$dibs_w" ]; then kill "$dibs_w"; fi
 """
@@ -154,7 +155,7 @@ here() { s= t=; { IFS= read -r s <"/proc/$1/stat"; } 2>/dev/null && look && [ "$
 state() {
   if [ -f "$r/exit" ]; then
     read -r code at <"$r/exit"; late=0; [ -f "$r/late" ] && late=1
-    printf 'dibs:ended %s %s %s\n' "$code" "$at" "$late" >&2; return
+    printf 'dibs:ended %s %s %s\n' "${code:-137}" "${at:-0}" "$late" >&2; return
   fi
   if { read -r a b <"$r/sup"; } 2>/dev/null && here "$a" "$b"; then printf 'dibs:running\n' >&2; return; fi
   if { read -r a g b <"$r/pid"; } 2>/dev/null && here "$a" "$b"; then printf 'dibs:running\n' >&2; return; fi

@@ -67,7 +67,7 @@ def test_what_was_accepted_runs_once(eight_gpus: Home, tmp_path: Path, when: str
                 assert service.sandboxes() == []
                 return
             ran = work / "ran"
-            while not ran.exists() or service.sandbox("one").pending is not None:
+            while not (ran.exists() and ran.read_text()) or service.sandbox("one").pending is not None:
                 assert service.sandbox("one").live, service.sandbox("one").reason
                 os.sched_yield()
             row = service.sandbox("one")

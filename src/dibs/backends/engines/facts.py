@@ -50,7 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def seen(self, path: str) -> str:
         """A path of the engine as a path of ours."""
-        return resolved(self.root, path) if self.root else path
+        root = self.root
+        return resolved(root, path) if root else path
 
     def specs(self) -> Cache:
         """The CDI specs that the engine reads, up to date."""
@@ -63,18 +64,38 @@ def own_task(pid: int) -> str:
     Podman goes into containers with threads of its own, and its first one may stay in there for good.
     """
     main = f"/proc/{pid}"
+    before = _own_tasks.get(pid)
+    if before is not None and _place(before[0]) == before[1]:
+        return before[0]
     try:
         tasks = sorted(os.listdir(f"{main}/task"), key=int)
         places = {}
         for task in tasks:
             path = f"{main}/task/{task}"
-            places[path] = (os.readlink(f"{path}/ns/mnt"), os.readlink(f"{path}/ns/net"))
+            places[path] = _place(path)
     except OSError:
-        return main  # it changes under our eyes, or is not ours to look at
+        return main  # it is not ours to look at
+    if None in places.values():
+        return main  # it changes under our eyes
     found = list(places.values())
     usual = max(found, key=found.count, default=None)
     first = next((path for path, place in places.items() if place == usual), main)
-    return main if first.endswith(f"/task/{pid}") else first
+    chosen = main if first.endswith(f"/task/{pid}") else first
+    if usual is not None:
+        if len(_own_tasks) > 8:
+            _own_tasks.clear()
+        _own_tasks[pid] = (chosen, usual)
+    return chosen
+
+
+_own_tasks: dict[int, tuple[str, tuple[str, str]]] = {}  # what was found last, and where it was
+
+
+def _place(task: str) -> tuple[str, str] | None:
+    try:
+        return os.readlink(f"{task}/ns/mnt"), os.readlink(f"{task}/ns/net")
+    except OSError:
+        return None
 
 
 def resolved(root: str, path: str) -> str:

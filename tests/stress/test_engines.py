@@ -152,8 +152,7 @@ def test_fifty_clients_share_four_cards_while_the_engine_is_killed(kind: str) ->
     try:
         began = time.monotonic()
         next_engine, next_client = began + 6.0, began + 3.0
-        # On a slow machine an engine is long in coming back: go on until both kinds were hit and somebody was served.
-        while (now := time.monotonic()) < began + SECONDS or min(kills[kind], kills["dibs"]) < 2 or not crowd.ends[0]:
+        while (now := time.monotonic()) < began + SECONDS:
             crowd.reap()
             while len(crowd.children) < CLIENTS:
                 crowd.start()

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import psycopg
 import pytest
@@ -65,6 +66,11 @@ while done < rounds:
 _ROUNDS = 60
 
 
+def stdout(worker: subprocess.Popen[str]) -> IO[str]:
+    assert worker.stdout is not None
+    return worker.stdout
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("way", ["locked", "index-only"])
 def test_no_unit_is_ever_booked_twice_though_half_are_killed(
@@ -75,6 +81,7 @@ def test_no_unit_is_ever_booked_twice_though_half_are_killed(
     locks = tmp_path / "locks"
     locks.mkdir()
     homes = [tmp_path / "one", tmp_path / "two"]
+    Ledger(home).close()  # the tables: it is the lock that keeps two from making them at once
     dice = random.Random(4)
     workers = [
         subprocess.Popen(
@@ -85,12 +92,17 @@ def test_no_unit_is_ever_booked_twice_though_half_are_killed(
         )
         for number in range(8)
     ]
-    for worker in workers[:4]:
-        assert worker.stdout is not None
-        for _ in range(dice.randint(5, 30)):
-            assert worker.stdout.readline(), "it has failed before its time"
-        worker.send_signal(signal.SIGKILL)
-    rest = [worker.communicate()[0] for worker in workers]
+    try:
+        for worker in workers[:4]:
+            for _ in range(dice.randint(5, 30)):
+                assert stdout(worker).readline(), "it has failed before its time"
+            worker.send_signal(signal.SIGKILL)
+        rest = [worker.communicate()[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+            stdout(worker).close()
     assert [worker.returncode for worker in workers] == [-9] * 4 + [0] * 4
     assert all(text.split()[-1] == str(_ROUNDS) for text in rest[4:])
     with Ledger(home) as ledger:

@@ -136,11 +136,15 @@ def test_what_the_owner_has_in_its_environment_is_not_inherited(forked: Bench, m
     assert b"SECRET" not in Path(f"/proc/{server()}/environ").read_bytes()
 
 
+def children() -> set[int]:
+    me = os.getpid()
+    return {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
+
+
 def test_no_child_is_left_to_wait_for(forked: Bench) -> None:
+    before = children()
     handle = forked.start("sleep", "1000")
     for _ in range(5):
         to_the_end(forked.exec(handle, "true"))
-    me = os.getpid()
-    children = {int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
-    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children}
+    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children() - before}
     assert "Z" not in states.values()

@@ -27,11 +27,17 @@ def test_everything_works_for_an_ordinary_user_too() -> None:
             pytest.skip("an ordinary user cannot read this installation")
         done = subprocess.run(  # type: ignore[call-overload]
             [*python, "pytest", *options, f"--basetemp={folder}/t", str(TESTS / "local"), str(TESTS / "conformance")],
-            env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": folder,
+                "TMPDIR": folder,
+                "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/h",
+            },
             capture_output=True,
             text=True,
             check=False,
             **who,
         )
     print(done.stdout[-3000:])
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    said = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("SKIPPED"))
+    assert done.returncode == 0, said[-6000:] + done.stderr[-2000:]

@@ -86,6 +86,7 @@ class Load:
         self.alive = 0
         self.most_alive = 0
         self.progress = asyncio.Event()
+        self.beside: asyncio.Task[None] | None = None  # the load goes on at least until this has ended
         self._dice = random.Random(seed)
         self._has: dict[str, str] = {}  # device → the sandbox that sees it
         self._began = 0.0
@@ -99,6 +100,8 @@ class Load:
     def _more(self) -> bool:
         if self.faults:
             return False
+        if self.beside is not None and not self.beside.done():
+            return True
         return self.begun < self.size.sandboxes or time.monotonic() - self._began < self.size.seconds
 
     async def _client(self, number: int) -> None:

@@ -74,9 +74,9 @@ def look_into(url: str) -> list[str]:
 
 
 async def loaded(load: Load, meanwhile: Beside) -> None:
-    """Run the load, and something beside it, which must have ended when the load has. Its errors are errors."""
+    """Run the load, and something beside it. Its errors are errors."""
     running = asyncio.create_task(load.run())
-    beside = asyncio.create_task(meanwhile())
+    load.beside = beside = asyncio.create_task(meanwhile())
     beside.add_done_callback(lambda task: load.stop(task))
     await running
     if not load.faults:

@@ -186,7 +186,16 @@ class Creation:
         return receipt
 
     def abandon(self, order: Order, handle: Handle | None, error: BaseException) -> None:
-        """Undo a creation that failed. The booking goes only when the workload is proved gone."""
+        """Undo a creation that failed. The booking goes only when the workload is proved gone.
+
+        If that cannot be done now, the next reconciliation does it: what is told is why there is no sandbox.
+        """
+        try:
+            self._undo(order, handle, error)
+        except DibsError as second:
+            error.add_note(f"and it could not be cleaned up yet: {second}")
+
+    def _undo(self, order: Order, handle: Handle | None, error: BaseException) -> None:
         backend = order.backend
         if handle is not None:
             backend.stop(handle, 0.0)

@@ -19,7 +19,7 @@ from contextlib import closing
 import msgspec
 
 from dibs.backends.port import Handle, Phase
-from dibs.errors import DibsError, Problem, Timeout
+from dibs.errors import BackendUnavailable, DibsError, Problem, Timeout
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
@@ -247,7 +247,7 @@ class Dispatcher:
                 order = _order(workloads, row)
                 decision = creation.plan(order, inventory, ticket.id)
                 if isinstance(decision, Refusal):
-                    late = _late(order, row, decision)
+                    late = _hopeless(decision) or _late(order, row, decision.waits_for)
                 else:
                     try:
                         prepared = creation.prepare(order, decision, inventory)
@@ -255,6 +255,10 @@ class Dispatcher:
                         creation.lease(prepared)
                         ledger.dequeue(ticket.id, "served")
                         work = (order, prepared)
+                    except BackendUnavailable as error:
+                        if ledger_away(error):
+                            raise
+                        late = _late(order, row, error.problems[0].reason)  # the engine may come back in time
                     except DibsError as error:
                         late = f"{error.code}: {error}"
             if work is not None:
@@ -323,14 +327,17 @@ def _order(workloads: Workloads, row: SandboxRow) -> Order:
     )
 
 
-def _late(order: Order, row: SandboxRow, refusal: Refusal) -> str:
+def _hopeless(refusal: Refusal) -> str:
+    """Why waiting does not help; empty if it may."""
+    return "" if refusal.waitable else "\n".join(str(problem) for problem in refusal.problems)
+
+
+def _late(order: Order, row: SandboxRow, waits_for: str) -> str:
     """Why it need not wait any longer; empty if it may."""
-    if not refusal.waitable:
-        return "\n".join(str(problem) for problem in refusal.problems)
     limit = order.spec.wait_seconds or 0.0
     if time.time() - row.created_at < limit:
         return ""
-    return f"not served within {show_duration(limit)}, waiting for: {refusal.waits_for}"
+    return f"not served within {show_duration(limit)}, waiting for: {waits_for}"
 
 
 def _gave_up(row: SandboxRow, reason: str) -> Timeout:

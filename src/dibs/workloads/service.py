@@ -14,7 +14,7 @@ import msgspec
 
 from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status, Usage
 from dibs.devices.model import Device, Inventory
-from dibs.errors import Conflict, NotFound, Timeout
+from dibs.errors import BackendUnavailable, Conflict, NotFound, Timeout
 from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket
 from dibs.ledger.store import Ledger, new_id
@@ -22,7 +22,7 @@ from dibs.plan.explanation import Explanation
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.creation import Creation, Order, withdraw
+from dibs.workloads.creation import Creation, Order, ledger_away, withdraw
 from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
 from dibs.workloads.receipt import Receipt
@@ -220,14 +220,21 @@ class Workloads:
         fresh = True
         with Waiting(self.ledger, self.registry, spec, on_wait) as waiting:
             while True:
-                with self.ledger.writing():
-                    decision = creation.plan(order, inventory, waiting.ticket)
-                    if fresh and not isinstance(decision, Refusal):
-                        prepared = creation.prepare(order, decision, inventory)
-                        creation.enter(order, state="creating", simulated=prepared.simulated)
-                        creation.lease(prepared)
-                        waiting.served()
-                        return prepared
+                try:
+                    with self.ledger.writing():
+                        decision = creation.plan(order, inventory, waiting.ticket)
+                        if fresh and not isinstance(decision, Refusal):
+                            prepared = creation.prepare(order, decision, inventory)
+                            creation.enter(order, state="creating", simulated=prepared.simulated)
+                            creation.lease(prepared)
+                            waiting.served()
+                            return prepared
+                except BackendUnavailable as error:
+                    if waiting.ticket is None or ledger_away(error):
+                        raise
+                    waiting.outlast(error)
+                    inventory, looked, fresh = self.inventory(), time.monotonic(), True
+                    continue
                 if isinstance(decision, Refusal) and (decision.waitable or fresh):
                     if spec.wait_seconds is None or not decision.waitable:
                         raise decision.to_error()

@@ -3,7 +3,7 @@
 A waiter holds a ticket that names its process; if the process dies, the ticket is void. It looks again when another
 process has changed the ledger, or when one of those who hold devices is gone. Who has no process that can be watched (a
 container of an engine, or whoever uses a device without dibs) is asked after now and then. Whoever stands far back
-looks less often. Time is measured on a clock that does not jump.
+looks less often. An engine that goes away meanwhile is waited for too. Time is measured on a clock that does not jump.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dibs.errors import Problem, Timeout
+from dibs.errors import BackendUnavailable, Problem, Timeout
 from dibs.ledger.rows import encode
 from dibs.ledger.store import Ledger
 from dibs.plan.explanation import Fate
@@ -77,8 +77,7 @@ class Waiting:
         True if the devices themselves are to be looked at again, not only the ledger.
         """
         limit = self._spec.wait_seconds or 0.0
-        tickets = [ticket.id for ticket in self._ledger.tickets()]
-        place = tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1
+        place, length = self._place()
         seen = self._ledger.changes_by_others()
         watched, unwatched = self._holders()
         outside = any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
@@ -88,9 +87,9 @@ class Waiting:
         while True:
             waited = time.monotonic() - self._began
             if waited >= limit:
-                raise Timeout(self._late(refusal, place, len(tickets), limit))
+                raise self._late(refusal.waits_for, place, length)
             if self._tell is not None and waited - told >= 0.0:
-                self._tell(WaitNews(place, len(tickets), refusal.waits_for, waited, limit))
+                self._tell(WaitNews(place, length, refusal.waits_for, waited, limit))
                 told = waited + 1.0
             time.sleep(min(pause, limit - waited))
             if any(absent(process) for process in watched):
@@ -102,6 +101,23 @@ class Waiting:
                     return True
             if self._ledger.changes_by_others() != seen:
                 return False
+
+    def outlast(self, error: BackendUnavailable) -> None:
+        """The devices would be there, but the engine is away: until it may be worth while to ask it again."""
+        limit = self._spec.wait_seconds or 0.0
+        waited = time.monotonic() - self._began
+        place, length = self._place()
+        waits_for = error.problems[0].reason
+        if waited >= limit:
+            raise self._late(waits_for, place, length) from error
+        if self._tell is not None:
+            self._tell(WaitNews(place, length, waits_for, waited, limit))
+        time.sleep(min(_ASK, limit - waited))
+
+    def _place(self) -> tuple[int, int]:
+        """Our place in the queue, and its length."""
+        tickets = [ticket.id for ticket in self._ledger.tickets()]
+        return tickets.index(self.ticket) + 1 if self.ticket in tickets else len(tickets) + 1, len(tickets)
 
     def _holders(self) -> tuple[list[ProcessName], bool]:
         """The processes whose end may free something, and whether something is held that has none."""
@@ -117,6 +133,7 @@ class Waiting:
                 unwatched = True
         return watched, unwatched
 
-    def _late(self, refusal: Refusal, place: int, length: int, limit: float) -> Problem:
-        reason = f"not served in that time: number {place} of {length} in the queue, waiting for: {refusal.waits_for}"
-        return Problem("WAIT_TIMEOUT", "wait", show_duration(limit), reason, "wait longer, or ask for less")
+    def _late(self, waits_for: str, place: int, length: int) -> Timeout:
+        reason = f"not served in that time: number {place} of {length} in the queue, waiting for: {waits_for}"
+        limit = show_duration(self._spec.wait_seconds or 0.0)
+        return Timeout(Problem("WAIT_TIMEOUT", "wait", limit, reason, "wait longer, or ask for less"))

@@ -115,7 +115,8 @@ def test_a_terminal_takes_input_signals_and_a_size(box: Box) -> None:
         assert told(socket, "pong")
         socket.send(json.dumps({"type": "nonsense"}))
         assert told(socket, "error")["code"] == "INVALID_FRAME"
-        socket.send(b"\x00sleep 1000\n")
+        socket.send(b"\x00(echo up$((1+1)); sleep 1000)\n")
+        until(socket, b"up2")  # before that the shell itself would take the key
         socket.send(b"\x00\x03")  # the key, as a terminal sends it
         socket.send(b"\x00exit 5\n")
         assert told(socket, "exit")["exit_code"] == 5

@@ -97,8 +97,8 @@ class Endings(Lives):
         """Remove what never came to an end of its own, with processes of which the engine may not know."""
         identity = handle.data.get("container", "")
         if not identity:
-            status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
-            identity = str(document["Id"]) if status != 404 else ""
+            document = self._document(handle)
+            identity = "" if document is None else str(document["Id"])
         self._remove(handle)
         if identity and self.facts().peer is not None:
             strays.end(identity)

@@ -174,6 +174,10 @@ PODMAN: tuple[Known, ...] = (
         "CONTAINER_GONE", "the container is gone",
     ),
     Known(
+        r"layer not known|getting container from store .*container not known", BackendUnavailable, "CONTAINER_BROKEN",
+        "the engine was cut off while it removed the container", "remove the sandbox: dibs rm",
+    ),
+    Known(
         r"container state improper|is not running|can only (kill|create|attach|pause|unpause)", Conflict, "NOT_RUNNING",
         "the sandbox is not in a state for this", _NOT_RUNNING,
     ),

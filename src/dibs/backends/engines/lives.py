@@ -29,16 +29,22 @@ class Lives(Engine):
 
     wait_condition: str  # of the wait request, for a container that was started
 
-    def _state(self, handle: Handle) -> dict[str, Any] | None:
+    def _document(self, handle: Handle) -> dict[str, Any] | None:
         """The engine's word; None if there is no such container."""
         try:
             status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
         except NotFound:
             return None  # it went while the engine looked for it
-        if status == 404:
-            return None
-        found: dict[str, Any] = document["State"]
-        return found
+        except BackendUnavailable as error:
+            if error.code != "CONTAINER_BROKEN":
+                raise
+            return {"Id": "", "State": {"Status": "removing"}}  # its processes go first, then its files, last its name
+        found: dict[str, Any] = document
+        return None if status == 404 else found
+
+    def _state(self, handle: Handle) -> dict[str, Any] | None:
+        document = self._document(handle)
+        return None if document is None else document["State"]
 
     def status(self, handle: Handle) -> Status:
         folder = Path(handle.folder)

@@ -95,8 +95,8 @@ class Jobs:
         return {name: values[1:] for name, values in found.items()}
 
     async def commands(self, name: str, pid: int, rounds: int) -> dict[str, Any]:
-        """`true` in a sandbox, in turns: by nsenter alone, through execd's API, through ours."""
-        found: dict[str, list[float]] = {"nsenter": [], "execd": [], "native": []}
+        """`true` in a sandbox, in turns: by nsenter alone, through execd's API (as words, in a shell), through ours."""
+        found: dict[str, list[float]] = {"nsenter": [], "argv": [], "execd": [], "native": []}
         client = self._client()
         endpoint, headers = await self._endpoint(client, name)
         for _ in range(rounds + 2):
@@ -104,10 +104,11 @@ class Jobs:
             child = os.posix_spawn(NSENTER, [NSENTER, "-t", str(pid), "-a", "true"], os.environ)
             assert os.waitpid(child, 0)[1] == 0
             found["nsenter"].append(time.perf_counter() - began)
-            began = time.perf_counter()
-            answer = must(await client.ask("POST", f"/{endpoint}/command", {"command": "true"}, headers), 200)
-            found["execd"].append(time.perf_counter() - began)
-            assert b"execution_complete" in answer.body, answer.body
+            for kind, body in (("argv", {"argv": ["true"]}), ("execd", {"command": "true"})):
+                began = time.perf_counter()
+                answer = must(await client.ask("POST", f"/{endpoint}/command", body, headers), 200)
+                found[kind].append(time.perf_counter() - began)
+                assert b"execution_complete" in answer.body, answer.body
             began = time.perf_counter()
             must(await client.ask("POST", f"/api/v1/sandboxes/{name}/exec", {"command": ["true"]}), 200)
             found["native"].append(time.perf_counter() - began)

@@ -92,6 +92,6 @@ def keepers(house: House) -> list[int]:
             words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
         except OSError:
             continue
-        if b"keeper.py" in words and str(house.home.state).encode() in words:
+        if b"import keeper" in words and str(house.home.state).encode() in words:
             found.append(int(entry.name))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import msgspec
 import pytest
@@ -34,7 +35,17 @@ def test_a_command_greets_and_then_speaks_for_itself(inside: Inside) -> None:
     async def main() -> None:
         started = await inside.start(scripts.COMMAND, "shell", "echo out; echo err >&2; pwd; exit 3", cwd="/bin/..")
         assert await output(started) == (b"out\n/\n", b"err\n", 3)
+        assert started.hello.pid > 1
+
+    asyncio.run(main())
+
+
+def test_a_terminal_says_how_it_is_found_again(inside: Inside) -> None:
+    async def main() -> None:
+        started = await inside.start(scripts.TERMINAL, "true", tty=True)
+        await output(started)
         assert started.hello.pid == started.hello.group > 1
+        assert started.hello.start > 0
 
     asyncio.run(main())
 
@@ -76,7 +87,7 @@ def test_the_variables_file_is_read_for_each_command(inside: Inside) -> None:
 def test_a_group_is_killed_with_all_that_belongs_to_it(inside: Inside) -> None:
     async def main() -> None:
         started = await inside.start(scripts.COMMAND, "shell", "sleep 1000 & sleep 1000; echo never")
-        await inside.kill(started.hello, "KILL")
+        await inside.kill(started, signal.SIGKILL)
         out, _, code = await output(started)
         assert (out, code) == (b"", 137)
         left, _, _ = await output(
@@ -89,9 +100,9 @@ def test_a_group_is_killed_with_all_that_belongs_to_it(inside: Inside) -> None:
 
 def test_another_process_with_the_same_number_is_left_alone(inside: Inside) -> None:
     async def main() -> None:
-        started = await inside.start(scripts.COMMAND, "shell", "sleep 0.3; echo alive")
+        started = await inside.start(scripts.TERMINAL, "sleep 0.3; echo alive")
         other = type(started.hello)(started.hello.pid, started.hello.group, started.hello.start - 1, "")
-        await inside.kill(other, "KILL")
+        await inside.kill(type(started)(started.session, other, []), signal.SIGKILL)
         assert (await output(started))[0] == b"alive\n"
 
     asyncio.run(main())

@@ -80,7 +80,7 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
         pid = int(found.get("Pid") or 0)
         if pid and _is_in(pid, handle):
             try:
-                os.kill(pid, number)
+                _signal_group(pid, number)
                 return
             except ProcessLookupError:
                 return
@@ -119,6 +119,14 @@ def _is_in(pid: int, handle: Handle) -> bool:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat(f"/proc/{init.pid}/ns/pid").st_ino
     except OSError:
         return False
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """To the command and all that it has started in its own group, as from the keys of a terminal."""
+    if os.getpgid(pid) == pid:
+        os.killpg(pid, number)
+    else:
+        os.kill(pid, number)
 
 
 def _kill_inside(backend: Conversations, handle: Handle, mark: str, number: int) -> None:

@@ -1,8 +1,8 @@
 """Keeps one container to its time: a small process of its own, started by `keeping`.
 
 It ends the container when its time to live is over, or when whoever ran it in the foreground goes away, and goes away
-itself when the container has ended. Whether dibs runs does not matter. Standard library only, run as a file. It must
-not load what it does not need: there is one for each container with a time to live.
+itself when the container has ended. Whether dibs runs does not matter. It imports nothing of dibs and next to nothing
+at all: there is one for each container with a time to live or a client, and `dibs run` pays for its start.
 
 Arguments: address of the engine (a path, or host:port), the path of the requests for this container, how to ask for
 its end, the folder of the sandbox, seconds of grace, and a pipe whose end means "the client is gone" (or -1).
@@ -13,11 +13,10 @@ runs, `ending` is written before the end is asked for and says why. SIGHUP: read
 
 from __future__ import annotations
 
-import contextlib
+import _signal as signal  # type: ignore[import-not-found]  # the wrappers take longer to load than all the rest
+import _socket as socket
 import os
 import select
-import signal
-import socket
 import sys
 import time
 
@@ -36,10 +35,12 @@ def deadline(folder: str) -> float | None:
 def record(folder: str, reason: str) -> None:
     """The first who asks for the end says why."""
     path = os.path.join(folder, "ending")
-    with contextlib.suppress(FileExistsError):
+    try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(fd, f"{reason} {time.time()!r}".encode())
-        os.close(fd)
+    except FileExistsError:
+        return
+    os.write(fd, f"{reason} {time.time()!r}".encode())
+    os.close(fd)
 
 
 def send(address: str, method: str, path: str) -> socket.socket:
@@ -104,10 +105,10 @@ def main() -> None:
     address, base, condition, folder = sys.argv[1:5]
     grace, pipe = float(sys.argv[5]), int(sys.argv[6])
     os.chdir("/")
-    woken, wakes = socket.socketpair()
-    woken.setblocking(False)
-    wakes.setblocking(False)
-    signal.set_wakeup_fd(wakes.fileno())
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGHUP, lambda *_: None)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -119,8 +120,10 @@ def main() -> None:
         if not started and os.path.exists(os.path.join(folder, "ending")):
             return  # it never ran
         if started and waiting is None:
-            with contextlib.suppress(OSError):
+            try:
                 waiting, answer = send(address, "POST", base + "/wait?" + condition), b""
+            except OSError:
+                waiting = None  # the engine is away: once more in a moment
         limit = deadline(folder)
         if limit is None and pipe < 0:
             return
@@ -133,14 +136,17 @@ def main() -> None:
         ears += [pipe] if pipe >= 0 else []
         ready = select.select(ears, [], [], left)[0]
         if woken in ready:
-            with contextlib.suppress(BlockingIOError):
-                while woken.recv(64):
+            try:
+                while os.read(woken, 64):
                     pass
+            except BlockingIOError:
+                pass  # all of it
         if waiting is not None and waiting in ready:
             # Engines may send the head of the answer long before the rest: only the end of the line counts.
-            piece = b""
-            with contextlib.suppress(OSError):
+            try:
                 piece = waiting.recv(4096)
+            except OSError:
+                piece = b""  # as its end
             if piece:
                 answer += piece
                 continue
@@ -155,7 +161,3 @@ def main() -> None:
         elif started and limit is not None and time.time() >= limit and deadline(folder) == limit:
             end(address, base, folder, "expired", grace)
             return
-
-
-if __name__ == "__main__":
-    main()

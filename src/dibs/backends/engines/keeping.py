@@ -132,6 +132,8 @@ class Starting(msgspec.Struct, frozen=True):
     ready: int
 
 
+# By import rather than as a script, so that the compiled file is used.
+_BOOT = "import sys;sys.path.append(sys.argv.pop(1));import keeper;keeper.main()"
 _clients: dict[str, int] = {}  # folder → the end of a pipe that the keeper shall listen to
 
 
@@ -149,9 +151,22 @@ def take_client(folder: Path) -> int:
 
 def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: float, pipe: int = -1) -> Starting:
     """Start the process that ends the container in time; `finish_keeper` waits until it listens."""
-    program = str(Path(__file__).with_name("keeper.py"))
+    here = str(Path(__file__).parent)
     inside = 3 if pipe >= 0 else -1
-    command = [sys.executable, "-I", "-S", program, address, base, condition, str(folder), repr(grace), str(inside)]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _BOOT,
+        here,
+        address,
+        base,
+        condition,
+        str(folder),
+        repr(grace),
+        str(inside),
+    ]
     ready, theirs = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     actions = [

@@ -169,6 +169,7 @@ def spawn(child: tuple[int, int, int], command: list[str], env: dict[str, str]) 
     actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(child)]
 
     def attempt(candidate: str) -> int:
+        os.stat(candidate)  # a process that only finds that there is no such file costs a hundred times as much
         return os.posix_spawn(candidate, command, env, file_actions=actions, setsid=True, setsigdef=keeper.IGNORED)
 
     return first_of(search(command[0], env.get("PATH", "/bin:/usr/bin")), attempt)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from dibs.backends.local import hooks, observe, users
@@ -20,6 +21,7 @@ from dibs.backends.local.wire import decode
 from dibs.backends.port import Exec, Exit, Handle, Workload
 from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
+from dibs.process import ProcessName
 
 CONNECT_TIMEOUT = 5.0  # a loopback answers at once, or its listener has no room for one more
 
@@ -27,10 +29,12 @@ CONNECT_TIMEOUT = 5.0  # a loopback answers at once, or its listener has no room
 def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     """One more command in a running sandbox."""
     init = living_init(handle)
-    env = observe.environment(init) | command.env
+    assert handle.init is not None
+    variables, workloads = _first_process(handle.init)
+    env = {**variables, **command.env}
     cwd = command.workdir or env.get("PWD", "/")
     env["PWD"] = cwd
-    spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
+    spec = [*_enter_spec(handle, workloads), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
     spec += [("cmd", word) for word in command.command]
     spec += [("env", f"{name}={value}") for name, value in env.items()]
     if command.user:
@@ -119,13 +123,20 @@ def copy_out(helpers: Helpers, handle: Handle, path: str) -> Iterator[bytes]:
     return _stream(reading, connection, path)
 
 
-def _enter_spec(handle: Handle) -> list[tuple[str, str]]:
+def _enter_spec(handle: Handle, workloads: tuple[int, int] | None = None) -> list[tuple[str, str]]:
+    """`workloads`: the user of its command, where that is known already."""
     living_init(handle)
     init = handle.init
     assert init is not None
     spec = [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
-    workloads = users.of_process(init.pid)
+    workloads = workloads or users.of_process(init.pid)
     return spec if workloads == (os.getuid(), os.getgid()) else [*spec, *_as(*workloads)]
+
+
+@lru_cache(maxsize=1024)
+def _first_process(init: ProcessName) -> tuple[Mapping[str, str], tuple[int, int]]:
+    """Environment and user of a running sandbox's first process: nobody can change them, so they are read once."""
+    return observe.environment(init.pid), users.of_process(init.pid)
 
 
 def _as(uid: int, gid: int) -> list[tuple[str, str]]:

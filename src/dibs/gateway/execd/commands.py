@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -190,7 +191,7 @@ class Commands:
             return
         running.why = running.why or why
         try:
-            await running.inside.kill(running.started.hello, "KILL")
+            await running.inside.kill(running.started, signal.SIGKILL)
         except DibsError:
             running.started.session.abandon()  # the sandbox is going, or cannot be entered: hang up
 
@@ -305,7 +306,7 @@ class Commands:
         running = self._running.get(command_id)
         if running is not None:
             running.why = "the command was interrupted"
-            await running.inside.kill(running.started.hello, "TERM")
+            await running.inside.kill(running.started, signal.SIGTERM)
             try:
                 async with asyncio.timeout(GRACE):
                     await running.ended.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,7 +55,7 @@ class ScriptFailed(DibsError):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """How a started command can be found again, in the sandbox's own numbers."""
+    """How a started command can be found again, in the sandbox's own numbers; without `start` it cannot."""
 
     pid: int
     group: int
@@ -161,9 +162,15 @@ class Inside:
             session.abandon()
             raise
 
-    async def kill(self, hello: Hello, signal: str) -> None:
-        """A signal (TERM, KILL) to the whole process group of a command in the foreground."""
-        await self.run(scripts.KILL, str(hello.pid), str(hello.group), str(hello.start), signal)
+    async def kill(self, started: Started, number: signal.Signals) -> None:
+        """A signal to the whole process group of a command in the foreground."""
+        hello = started.hello
+        if hello.start:  # its input may be stuck, and signals with it
+            name = number.name.removeprefix("SIG")
+            await self.run(scripts.KILL, str(hello.pid), str(hello.group), str(hello.start), name)
+        else:
+            await self.check()  # a paused one would hear it only when it goes on
+            await started.session.signal(number)
 
 
 def _seen(workloads: Workloads, identity: Identity) -> Workloads:

@@ -235,7 +235,7 @@ class Terminal:
     async def end(self) -> None:
         if self._started is not None and not self.ended.is_set():
             try:
-                await self.inside.kill(self._started.hello, "KILL")
+                await self.inside.kill(self._started, signal.SIGKILL)
             except DibsError:
                 self._started.session.abandon()
             try:

@@ -8,8 +8,10 @@ What a script has to say to the gateway it says on its error stream, in lines th
 tools comes in their own words. The scripts that end in a command of the client (`COMMAND`, `SHELL_RUN`) greet first,
 before anything else is said, so that the greeting cannot be forged by what the command says.
 
-    dibs:hello PID GROUP START ENVS ROOM     ENVS 1: the variables' file follows, up to a line with the token that was
-                                             given; then the script waits for shell code and the end of its input
+    dibs:hello PID GROUP START ENVS ROOM     START 0: it was not looked up, which takes a shell long; who is attached
+                                             sends it its signals. ENVS 1: the variables' file follows, up to a line
+                                             with the token that was given; then the script waits for shell code and
+                                             the end of its input
     dibs:fail WORD [INDEX]                   missing, isdir, notdir, notfile, symlink, exists, denied, root, short, cwd,
                                              room, session, error
 """
@@ -57,7 +59,7 @@ greet() {
   fi
   export EXECD_ENVS
   dibs_s= dibs_g=0 dibs_t=0 dibs_n=0
-  IFS= read -r dibs_s <"/proc/$$/stat" && look
+  if [ "$1" = found ]; then IFS= read -r dibs_s <"/proc/$$/stat" && look; fi
   if [ -f "$EXECD_ENVS" ] && [ -s "$EXECD_ENVS" ] && [ -r "$EXECD_ENVS" ]; then dibs_n=1; fi
 }
 hello() {
@@ -83,13 +85,13 @@ exec "$@" </dev/null
 """
 
 # token, place, cwd, then "shell" and a text or "argv" and words
-COMMAND = _GREET + 'enter "$dibs_cwd"; greet; hello\n' + _RUN
+COMMAND = _GREET + 'enter "$dibs_cwd"; greet attached; hello\n' + _RUN
 
 # As COMMAND, with a terminal or pipes that stay open: token, place, cwd, the text or nothing for a shell
 TERMINAL = (
     _GREET
     + r"""
-enter "$dibs_cwd"; greet; dibs_n=0; hello
+enter "$dibs_cwd"; greet found; dibs_n=0; hello
 if [ -n "$1" ]; then
   if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; fi
   exec sh -c "$1"
@@ -120,7 +122,7 @@ exec 3>&- >>"$dibs_r/log" 2>&1
 BACKGROUND = (
     _GREET
     + r"""
-enter "$dibs_cwd"; room; greet
+enter "$dibs_cwd"; room; greet found
 dibs_r=$dibs_b/$1 dibs_wait=$2 dibs_child=$3; shift 3
 (umask 077; mkdir "$dibs_r" && : >"$dibs_r/log") 2>/dev/null || fail room
 printf '%s %s\n' "$$" "$dibs_t" >"$dibs_r/sup" || fail room
@@ -231,7 +233,7 @@ SHELL_RUN = (
 room; dibs_r=$dibs_b/$1
 [ -d "$dibs_r" ] || fail session
 if [ -n "$dibs_cwd" ]; then enter "$dibs_cwd"; else enter "$(cat "$dibs_r/cwd")"; fi
-greet; hello
+greet attached; hello
 dibs_new=
 if [ "$dibs_n" = 1 ] && [ "$EXECD_ENVS" -nt "$dibs_r/vars" ]; then dibs_new=$dibs_code; fi
 if command -v bash >/dev/null 2>&1; then exec bash -c "$2" bash "$dibs_r" "$4" "$dibs_new" "$PWD" </dev/null; fi

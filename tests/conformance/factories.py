@@ -63,10 +63,10 @@ def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
         if name == "docker":
             from dibs.backends.engines.docker import DockerBackend
 
-            return DockerBackend(home)
+            return DockerBackend(home, str(found.socket))
         from dibs.backends.engines.podman import PodmanBackend
 
-        return PodmanBackend(home)
+        return PodmanBackend(home, str(found.socket))
 
     differences = {
         "held": "an engine cannot show a container that does not run: it is looked at right after the start",

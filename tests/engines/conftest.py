@@ -39,7 +39,7 @@ class Bench:
         self.sessions: list[Session] = []
 
     def another(self) -> EngineBackend:
-        return (DockerBackend if self.engine.kind == "docker" else PodmanBackend)(self.home)
+        return (DockerBackend if self.engine.kind == "docker" else PodmanBackend)(self.home, str(self.engine.socket))
 
     def world(self, spec: str = "4", **more: Any) -> tuple[Device, ...]:
         return simulate(self.home, parse_world(spec, **more))

@@ -192,7 +192,8 @@ import sys, pathlib, msgspec
 from dibs.backends.engines.{bench.engine.kind} import {type(bench.backend).__name__} as B
 from dibs.backends.port import Workload
 from dibs.home import Home
-b = B(Home(pathlib.Path({str(bench.home.state)!r}), pathlib.Path({str(bench.home.config)!r})))
+home = Home(pathlib.Path({str(bench.home.state)!r}), pathlib.Path({str(bench.home.config)!r}))
+b = B(home, {str(bench.engine.socket)!r})
 w = msgspec.json.decode(sys.stdin.buffer.read(), type=Workload)
 f = pathlib.Path({str(bench.home.sandbox(workload.id))!r})
 h = b.create(w, b.render(w, f), f)
@@ -253,12 +254,7 @@ def test_while_the_engine_is_away_nothing_is_proved_and_after_it_all_is_known(be
 
 
 def test_without_an_engine_the_reason_and_the_remedy_are_told(bench: Bench, tmp_path: Path) -> None:
-    from dibs.home import Home
-
-    config = tmp_path / "elsewhere"
-    config.mkdir()
-    (config / "config.toml").write_text(f'[{bench.engine.kind}]\nsocket = "{tmp_path}/none.sock"\n')
-    capability = type(bench.backend)(Home(tmp_path, config)).available()
+    capability = type(bench.backend)(bench.home, f"{tmp_path}/none.sock").available()
     assert (capability.ok, "its socket is not there" in capability.reason) == (False, True)
     assert "systemctl start" in capability.remedy
 

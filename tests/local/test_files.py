@@ -243,3 +243,20 @@ def test_overlays_that_fail_are_found_one_by_one() -> None:
 def test_blanks_in_mount_points_are_understood() -> None:
     line = "36 35 98:0 / /mnt/my\\040disk rw,noatime master:1 - ext4 /dev/root rw\n"
     assert rootfs.mount_points(line) == {"/mnt/my disk": "ext4"}
+
+
+@pytest.mark.root
+def test_what_comes_to_the_hosts_root_or_goes_is_so_in_the_next_sandbox(bench: Bench) -> None:
+    """The host's root is looked at once, and again when it has changed."""
+    path = Path(f"/dibs-test-{os.urandom(6).hex()}")
+
+    def there() -> bool:
+        return bench.sh(f"test -d {path} && echo yes || echo no") == "yes\n"
+
+    assert not there()
+    path.mkdir()
+    try:
+        assert there()
+    finally:
+        path.rmdir()
+    assert not there()

@@ -30,17 +30,17 @@ _NODES = re.compile(r"nvidia([0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 
 def check(scene: Scene) -> Iterable[Finding]:
     found: list[Finding] = []
-    for engine in (DockerBackend(scene.home), PodmanBackend(scene.home)):
-        found += _examine(engine, scene)
+    settings = load_settings(scene.home)
+    docker, podman = settings.docker_socket, settings.podman_socket
+    for engine, named in ((DockerBackend(scene.home, docker), docker), (PodmanBackend(scene.home, podman), podman)):
+        found += _examine(engine, named, scene)
         engine.close()
     return found
 
 
-def _examine(engine: EngineBackend, scene: Scene) -> Iterator[Finding]:
+def _examine(engine: EngineBackend, named: str, scene: Scene) -> Iterator[Finding]:
     name = f"engine.{engine.name}"
-    where = find(engine.name, scene.home)
-    settings = load_settings(scene.home)
-    named = settings.docker_socket if engine.name == "docker" else settings.podman_socket
+    where = find(engine.name, named)
     if not where.target and not named and not where.said_by:
         yield Finding(name, "skip", f"no {engine.name} here", where.reason)
         return

@@ -74,11 +74,11 @@ class Registry:
         if name == "docker":
             from dibs.backends.engines.docker import DockerBackend
 
-            return DockerBackend(self._home)
+            return DockerBackend(self._home, self.settings.docker_socket)
         if name == "podman":
             from dibs.backends.engines.podman import PodmanBackend
 
-            return PodmanBackend(self._home)
+            return PodmanBackend(self._home, self.settings.podman_socket)
         if name == "fake":
             from dibs.backends.fake import FakeBackend
 
@@ -95,7 +95,8 @@ class Registry:
         """The container engines that are on this host, whether or not `auto` would take them."""
         from dibs.backends.engines.finding import find
 
-        found = [name for name in ENGINES if find(name, self._home).target]
+        named = {"docker": self.settings.docker_socket, "podman": self.settings.podman_socket}
+        found = [name for name in ENGINES if find(name, named[name]).target]
         return [cast("EngineBackend", self.get(name)) for name in found]
 
     def candidates(self, wanted: str, uid: int | None = None) -> Iterator[Backend]:

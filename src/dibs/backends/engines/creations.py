@@ -27,8 +27,8 @@ MOST_IMAGES = 256  # that are remembered
 class Creations(Endings):
     """Making containers."""
 
-    def __init__(self, home: Home) -> None:
-        super().__init__(home)
+    def __init__(self, home: Home, address: str = "") -> None:
+        super().__init__(home, address)
         self._finding = threading.Lock()
         self._images: dict[str, tuple[float, images.Image]] = {}
         self.on_progress: images.Progress | None = None  # told while an image is pulled

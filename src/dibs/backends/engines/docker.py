@@ -29,8 +29,8 @@ class DockerBackend(EngineBackend):
     name = "docker"
     wait_condition = "condition=not-running"
 
-    def __init__(self, home: Home) -> None:
-        super().__init__(home)
+    def __init__(self, home: Home, address: str = "") -> None:
+        super().__init__(home, address)
         self._places = places()
 
     def _connect(self, target: str) -> Client:

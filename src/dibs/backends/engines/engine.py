@@ -32,8 +32,10 @@ class Engine:
 
     name: str
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, address: str = "") -> None:
+        """`address`: where the engine is, if the settings say so; else it is looked for."""
         self._home = home
+        self._address = address
         self._lock = threading.Lock()
         self._found: Found | None = None
         self._opened: Client | None = None
@@ -65,7 +67,7 @@ class Engine:
                 raise self._missing[1]
             try:
                 if self._found is None or not self._found.target:
-                    self._found = find(self.name, self._home)
+                    self._found = find(self.name, self._address)
                 found = self._found
                 if not found.target:
                     raise BackendUnavailable(

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dibs.home import Home
-
 VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 
 
@@ -39,12 +37,9 @@ def places(engine: str, environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def find(engine: str, home: Home, environ: Mapping[str, str] | None = None) -> Found:
+def find(engine: str, named: str, environ: Mapping[str, str] | None = None) -> Found:
+    """`named`: the address that the settings give, or nothing."""
     env = os.environ if environ is None else environ
-    from dibs.settings import load_settings
-
-    settings = load_settings(home)
-    named = settings.docker_socket if engine == "docker" else settings.podman_socket
     if named:
         return _address(named, f"the setting {engine}.socket")
     variable = VARIABLES[engine]

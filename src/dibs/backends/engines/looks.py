@@ -25,8 +25,8 @@ MOST_LOOKS = 256  # that are remembered; each is asked for right after its start
 class Looks(Lives):
     """What is seen of containers."""
 
-    def __init__(self, home: Home) -> None:
-        super().__init__(home)
+    def __init__(self, home: Home, address: str = "") -> None:
+        super().__init__(home, address)
         self._looks: dict[str, Observation] = {}  # taken during starts
 
     def _remember_look(self, handle: Handle, seen: Observation | None) -> None:

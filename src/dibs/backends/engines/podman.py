@@ -29,8 +29,8 @@ class PodmanBackend(EngineBackend):
     name = "podman"
     wait_condition = "condition=exited&condition=stopped&interval=20ms"
 
-    def __init__(self, home: Home) -> None:
-        super().__init__(home)
+    def __init__(self, home: Home, address: str = "") -> None:
+        super().__init__(home, address)
         self._attached: set[str] = set()  # folders of those that somebody is attached to before their start
         self._places: tuple[str, str] | None = None  # of the runtime's configuration and of the first process's number
 

@@ -118,9 +118,28 @@ def _secrets(home: Home) -> list[str]:
     return list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default, HOST_SOCKETS)))
 
 
+_known: dict[str, tuple[str, Layout]] = {}  # by bubblewrap: the mounts, and what was made of them
+
+
 def _host_layout(bwrap: str, probes: Probes) -> Layout:
+    """How the host's root is put together. As it was the last time, if nothing in it has changed since."""
     with open("/proc/self/mountinfo") as file:
-        mounts = rootfs.mount_points(file.read())
+        text = file.read()
+    mounts, layout = _known.get(bwrap, ("", Layout()))
+    if mounts != text or not _unchanged(layout):
+        layout = _look_at_host(bwrap, probes, rootfs.mount_points(text))
+        _known[bwrap] = (text, layout)
+    return layout.copy()
+
+
+def _unchanged(layout: Layout) -> bool:
+    try:
+        return all(rootfs.Seen.of(seen.path) == seen for seen in layout.folders)
+    except OSError:
+        return False  # one of them is gone
+
+
+def _look_at_host(bwrap: str, probes: Probes, mounts: dict[str, str]) -> Layout:
     layout = rootfs.host_layout(mounts)
 
     def find_out() -> str:

@@ -59,6 +59,19 @@ class Bind(msgspec.Struct, frozen=True):
     writable: bool
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """A folder before it was listed: what changes when something in it comes, goes or is replaced."""
+
+    path: str
+    state: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: str) -> Seen:
+        """Raises OSError if it is gone."""
+        found = os.stat(path)
+        return cls(path, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns))
+
+
 class Layout(msgspec.Struct):
     """bubblewrap's options for the files, the mount points they make, and what the user should know."""
 
@@ -66,6 +79,11 @@ class Layout(msgspec.Struct):
     points: list[str] = []
     notes: list[str] = []
     overlaid: list[str] = []
+    folders: list[Seen] = []  # of the host, that were listed
+
+    def copy(self) -> Layout:
+        """One that can be added to by itself."""
+        return Layout(*(list(getattr(self, name)) for name in self.__struct_fields__))
 
     def overlay(self, source: str, target: str) -> None:
         self.args += ["--overlay-src", source, "--tmp-overlay", target]
@@ -110,6 +128,7 @@ def host_layout(mounts: dict[str, str], refused: frozenset[str] = frozenset()) -
 
 
 def _take_apart(folder: str, layout: Layout, mounts: dict[str, str], refused: frozenset[str]) -> None:
+    layout.folders.append(Seen.of(folder))
     with os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
     if len(entries) > MANY and folder != "/":

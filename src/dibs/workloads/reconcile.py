@@ -2,7 +2,8 @@
 
 A lease is freed only when its workload is proved gone:
 - created but never attached, and its creator is gone: what may be left of it is removed (`discard`), so the booking is
-  void. A gateway's is left to the gateway that comes next: it was accepted, so it is made;
+  void. What an engine makes of it even later is removed then (`late`). A gateway's is left to the gateway that comes
+  next: it was accepted, so it is made;
 - attached: the process that keeps it and its first process are both gone, or the backend proves it ended.
 What cannot be proved (another host's, another pid namespace's, an engine that does not answer) stays booked.
 """
@@ -19,6 +20,7 @@ from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
+from dibs.workloads import late
 from dibs.workloads.registry import Registry
 
 _HANDLE = msgspec.json.Decoder(Handle)
@@ -43,6 +45,8 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
         status = _fate(row, registry, surveys)
         if status is not None and finish(ledger, registry, row, status):
             ended.append(row.id)
+    if only is None:
+        late.sweep(registry.home, registry)
     gone = [ticket for ticket in ledger.tickets() if ticket.sandbox_id is None and absent(ticket.owner)]
     if gone:
         with ledger.writing():
@@ -99,6 +103,7 @@ def _fate_of_unfinished(row: SandboxRow, registry: Registry) -> Status | None:
             backend.discard(handle_of(row))
         except BackendUnavailable:
             return None  # something of it may still be there
+        late.expect(registry.home, row.backend, row.id)
     return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
 
 

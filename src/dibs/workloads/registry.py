@@ -36,7 +36,7 @@ class Registry:
         long_lived: bool = False,
         as_user: UserBackend | None = None,
     ) -> None:
-        self._home = home
+        self.home = home
         self._given = settings
         self._long_lived = long_lived
         self._as_user = as_user
@@ -44,7 +44,7 @@ class Registry:
 
     @cached_property
     def settings(self) -> Settings:
-        return self._given or load_settings(self._home)
+        return self._given or load_settings(self.home)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -70,15 +70,15 @@ class Registry:
         if name == "local":
             from dibs.backends.local.backend import LocalBackend
 
-            return LocalBackend(self._home, long_lived=True) if self._long_lived else LocalBackend(self._home)
+            return LocalBackend(self.home, long_lived=True) if self._long_lived else LocalBackend(self.home)
         if name == "docker":
             from dibs.backends.engines.docker import DockerBackend
 
-            return DockerBackend(self._home, self.settings.docker_socket)
+            return DockerBackend(self.home, self.settings.docker_socket)
         if name == "podman":
             from dibs.backends.engines.podman import PodmanBackend
 
-            return PodmanBackend(self._home, self.settings.podman_socket)
+            return PodmanBackend(self.home, self.settings.podman_socket)
         if name == "fake":
             from dibs.backends.fake import FakeBackend
 

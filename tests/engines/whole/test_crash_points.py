@@ -84,6 +84,24 @@ def test_a_creator_that_dies_leaves_no_container_and_no_lease(house: House, when
     assert list(house.home.sandboxes.iterdir()) == []
 
 
+def test_what_the_engine_makes_after_its_creator_was_killed_is_removed(house: House) -> None:
+    """It had heard the request when nothing of it was there yet to be found."""
+    words = [sys.executable, "-c", SCRIPT, "before", "backend", "create", house.kind, images.REFERENCE]
+    result = subprocess.run(words, env=house.env, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    [row] = [row for row in house.again().sandboxes(all=True) if row.state == "failed"]
+    name = f"dibs-{row.id}"
+    body = {"Image": images.REFERENCE} if house.kind == "docker" else {"image": images.REFERENCE, "name": name}
+    path = f"{house.engine.prefix}/containers/create" + (f"?name={name}" if house.kind == "docker" else "")
+    assert house.engine.api("POST", path, body)[0] == 201
+
+    def gone() -> bool:
+        house.again().leases()
+        return name not in {str(one["Names"][0]).lstrip("/") for one in house.engine.containers()}  # type: ignore[index]
+
+    until(gone)
+
+
 def keepers(house: House) -> list[int]:
     """Processes that keep the time of a container of this home."""
     found = []

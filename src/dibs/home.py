@@ -5,6 +5,7 @@ never meet. Everybody who needs a path asks here; nobody else reads these variab
 
     <state>/ledger.db             leases, queue, sandboxes, events
     <state>/sandboxes/<id>/       one folder per sandbox: shim socket, log, exit status
+    <state>/late-<uid>/           what an engine may still make for creators that were killed
     <state>/simulated.json        the simulated world, while one is switched on
     <config>/classes/*.yaml       further device classes
 """

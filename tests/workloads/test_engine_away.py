@@ -109,3 +109,5 @@ def test_what_could_not_be_cleaned_up_does_not_hide_why_it_failed(
             service.create(parse_spec({"gpu": 1, "command": ["sleep", "60"]}))
     [row] = service.sandboxes()  # nothing is freed that is not proved gone
     assert [lease.sandbox_id for lease in service.leases()] == [row.id]
+    told = [event.detail for event in service.events(row.id) if event.kind == "sandbox.leftover"]
+    assert told == ["it cannot be stopped either"]

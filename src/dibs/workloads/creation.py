@@ -194,6 +194,8 @@ class Creation:
             self._undo(order, handle, error)
         except DibsError as second:
             error.add_note(f"and it could not be cleaned up yet: {second}")
+            with suppress(DibsError), self._ledger.writing():  # it may be the ledger itself that cannot be reached
+                self._ledger.note("sandbox.leftover", sandbox_id=order.sandbox_id, detail=str(second))
 
     def _undo(self, order: Order, handle: Handle | None, error: BaseException) -> None:
         backend = order.backend

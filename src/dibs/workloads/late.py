@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from dibs.backends.port import Handle
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, StateError
 from dibs.home import Home
 from dibs.workloads.registry import Registry
 
@@ -23,8 +23,14 @@ PAUSE = 2.0  # seconds between two looks, whoever looks
 def expect(home: Home, backend: str, sandbox_id: str) -> None:
     """Something of this sandbox may still come."""
     folder = _folder(home)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / sandbox_id).write_text(backend)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / sandbox_id).write_text(backend)
+    except OSError as error:
+        raise StateError(
+            f"what an engine may still make cannot be noted: {error.strerror}", field="DIBS_HOME", value=str(folder),
+            code="STATE_FOLDER_UNUSABLE", remedy="make room there, or set DIBS_HOME to a folder that you can write to",
+        ) from error  # fmt: skip
 
 
 def sweep(home: Home, registry: Registry) -> None:
@@ -61,4 +67,5 @@ def _my_turn(folder: Path) -> bool:
 
 
 def _folder(home: Home) -> Path:
-    return home.state / "late"
+    """One for each user of a home that several share: whoever has noted something can also look after it."""
+    return home.state / f"late-{os.getuid()}"

@@ -175,7 +175,7 @@ PODMAN: tuple[Known, ...] = (
     ),
     Known(
         r"layer not known|getting container from store .*container not known", BackendUnavailable, "CONTAINER_BROKEN",
-        "the engine was cut off while it removed the container", "remove the sandbox: dibs rm",
+        "the engine was cut off while it removed the container", "remove it: dibs sandbox rm",
     ),
     Known(
         r"container state improper|is not running|can only (kill|create|attach|pause|unpause)", Conflict, "NOT_RUNNING",

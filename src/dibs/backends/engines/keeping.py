@@ -153,20 +153,8 @@ def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: f
     """Start the process that ends the container in time; `finish_keeper` waits until it listens."""
     here = str(Path(__file__).parent)
     inside = 3 if pipe >= 0 else -1
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        _BOOT,
-        here,
-        address,
-        base,
-        condition,
-        str(folder),
-        repr(grace),
-        str(inside),
-    ]
+    command = [sys.executable, "-I", "-S", "-c", _BOOT, here]
+    command += [address, base, condition, str(folder), repr(grace), str(inside)]
     ready, theirs = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     actions = [

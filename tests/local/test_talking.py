@@ -318,6 +318,19 @@ def test_a_paused_sandbox_stands_still_and_goes_on(bench: Bench) -> None:
     assert ended.code == 143
 
 
+def test_a_sandbox_with_a_dead_process_that_nobody_asks_about_can_be_paused(bench: Bench) -> None:
+    """Its parent never waits for it, so it stays as a zombie."""
+    handle = bench.start("sh", "-c", "(echo ready; exec true) & exec sleep 1000")
+    bench.ready(handle)
+    assert handle.init is not None
+    while "Z" not in states_inside(handle.init.pid):
+        pass
+    bench.backend.pause(handle)
+    assert bench.backend.status(handle).phase is Phase.PAUSED
+    bench.backend.resume(handle)
+    assert bench.backend.status(handle).phase is Phase.RUNNING
+
+
 def test_without_a_freezer_every_process_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     real = cgroups.make
 
@@ -330,11 +343,15 @@ def test_without_a_freezer_every_process_is_stopped(bench: Bench, monkeypatch: p
     bench.ready(handle)
     bench.backend.pause(handle)
     assert handle.init is not None
-    states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in inside(handle.init.pid)]
+    states = states_inside(handle.init.pid)
     assert len(states) >= 2
     assert set(states) <= {"T", "Z", "D"}  # D: a parent that waits for its stopped child
     bench.backend.resume(handle)
     assert bench.backend.status(handle).phase is Phase.RUNNING
+
+
+def states_inside(init: int) -> list[str]:
+    return [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in inside(init)]
 
 
 def inside(init: int) -> Iterator[int]:

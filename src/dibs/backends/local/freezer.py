@@ -17,6 +17,7 @@ else:
     from kernel import inside, status_field, wait_for, write
 
 SIGCONT, SIGSTOP = 18, 19
+DEAD = ("Z", "X", "")  # it has ended, whether or not its parent has asked how
 
 
 class Freezer:
@@ -50,7 +51,7 @@ class Freezer:
                 awake = [
                     pid
                     for pid, state in states.items()
-                    if state not in ("T", "t", "Z", "X", "") and not (state == "D" and pid in self.stopped)
+                    if state not in ("T", "t", *DEAD) and not (state == "D" and pid in self.stopped)
                 ]
                 if not awake:
                     break
@@ -75,6 +76,8 @@ class Freezer:
             with open(path + "/cgroup.procs") as file:
                 members = {int(line) for line in file}
             strangers = [pid for pid in self.everybody() if pid not in members]
+            # The dead are in no group's list, however often they are brought there.
+            strangers = [pid for pid in strangers if status_field(pid, "State")[:1] not in DEAD]
             if not strangers:
                 return
             for pid in strangers:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.installation import private
 
 from dibs.home import Home
 
@@ -18,11 +19,11 @@ PLACE = next((place for place in ("/srv", "/opt", "/var/lib") if os.access(place
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.getuid() == 0:
-        return
-    for item in items:
-        if item.get_closest_marker("root"):
-            item.add_marker(pytest.mark.skip(reason="only root can act for other users"))
+    reason = private() if os.getuid() == 0 else "only root can act for other users"
+    if reason:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

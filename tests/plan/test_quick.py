@@ -9,7 +9,7 @@ from dibs.devices.model import Inventory
 from dibs.devices.simulated import devices_of, parse_world
 from dibs.ledger.rows import Holder, LeaseId, SandboxId, unit_key
 from dibs.plan.planner import DevicePlan, World, plan_devices
-from dibs.plan.quick import first_free
+from dibs.plan.quick import Free
 from dibs.request.spec import parse_spec
 
 HOLDER = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "a", "b", 0.0, "attached")
@@ -31,7 +31,7 @@ def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[
     ids = [device.id for number, device in enumerate(inventory.devices) if number in taken]
     held = {unit_key(name, simulated=True): HOLDER for name in ids}
     planned = plan_devices(request, World(inventory, held))
-    quick = first_free(request, inventory, held.keys())
+    quick = Free(inventory, held.keys()).first(request)
     if quick is not None:
         assert isinstance(planned, DevicePlan)
         assert [device.id for device in quick] == [device.id for device in planned.devices]
@@ -42,7 +42,7 @@ def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[
 def test_cut_cards_several_wishes_and_exact_devices_are_left_to_the_planner() -> None:
     cut = Inventory(devices_of(parse_world("2", model="H100", partitions=7)), simulated=True)
     whole = Inventory(devices_of(parse_world("4", model="H100")), simulated=True)
-    assert first_free(parse_spec({"gpu": "1"}).resources, cut, set()) is None
-    assert first_free(parse_spec({"device": [whole.devices[0].id]}).resources, whole, set()) is None
-    assert first_free(parse_spec({"gpu": "1", "where": "true"}).resources, whole, set()) is None
-    assert first_free(parse_spec({"gpu": "5"}).resources, whole, set()) is None
+    assert Free(cut, set()).first(parse_spec({"gpu": "1"}).resources) is None
+    assert Free(whole, set()).first(parse_spec({"device": [whole.devices[0].id]}).resources) is None
+    assert Free(whole, set()).first(parse_spec({"gpu": "1", "where": "true"}).resources) is None
+    assert Free(whole, set()).first(parse_spec({"gpu": "5"}).resources) is None

@@ -6,16 +6,18 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from dibs.errors import Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
 from dibs.home import Home
+from dibs.ledger.rows import Lease, LeasedDevice, SandboxId
+from dibs.ledger.store import Ledger
 from dibs.process import name_of
 from dibs.request.spec import parse_spec
 from dibs.settings import Quota, Settings
-from dibs.workloads.admission import admit, waiting_for
+from dibs.workloads.admission import Admitted, Asking, admit, admit_all, waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import Registry
@@ -167,6 +169,90 @@ def test_a_queued_sandbox_can_be_removed_before_it_runs(service: Workloads) -> N
     queued = admit(acme, parse_spec({"gpu": 1, "wait": "1h"}))
     assert acme.remove(queued.row.id).state == "exited"
     assert acme.queue() == []
+
+
+def asking(service: Workloads, who: str, key: str = "", **words: object) -> Asking:
+    return Asking(workloads=tenant(service, who), spec=parse_spec(words), idempotency_key=key)
+
+
+def outcomes(answers: list[Admitted | Exception]) -> list[object]:
+    """The devices of each, or the code of its refusal."""
+    return [
+        [device.index for device in answer.devices] if isinstance(answer, Admitted) else getattr(answer, "code", answer)
+        for answer in answers
+    ]
+
+
+def test_those_who_are_admitted_together_get_what_they_would_get_one_after_the_other(service: Workloads) -> None:
+    answers = admit_all(
+        [
+            asking(service, "acme", gpu=2),
+            asking(service, "other", root="/srv"),
+            asking(service, "acme", gpu=5, name="x"),
+            asking(service, "acme", name="x"),
+            asking(service, "other", gpu=2),
+            asking(service, "other", gpu=1),
+        ]
+    )
+    assert outcomes(answers) == [
+        [0, 1], "ROOT_NOT_ALLOWED", [2, 3, 4, 5, 6], "NAME_TAKEN", "DEVICES_BUSY", [7],
+    ]  # fmt: skip
+    accepted = [answer for answer in answers if isinstance(answer, Admitted)]
+    assert [service.sandbox(one.row.id) for one in accepted] == [one.row for one in accepted]
+    assert len(service.sandboxes()) == 3
+    assert [lease.devices for lease in service.leases()] == [one.devices for one in accepted]
+
+
+def test_who_is_queued_among_others_is_not_overtaken_by_those_behind(service: Workloads) -> None:
+    answers = admit_all(
+        [
+            asking(service, "acme", gpu=6),
+            asking(service, "acme", gpu=4, wait="1h"),
+            asking(service, "acme", gpu=2),
+            asking(service, "acme", gpu=2, wait="1h"),
+        ]
+    )
+    assert [answer.row.state if isinstance(answer, Admitted) else type(answer) for answer in answers] == [
+        "creating", "queued", Busy, "queued",
+    ]  # fmt: skip
+    assert [ticket.sandbox_id for ticket in service.queue()] == [
+        answer.row.id for answer in (answers[1], answers[3]) if isinstance(answer, Admitted)
+    ]
+
+
+def test_a_key_and_a_quota_count_also_among_those_who_are_admitted_together(eight_gpus: Home) -> None:
+    settings = Settings(tenants={"acme": Quota(sandboxes=2)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        answers = admit_all(
+            [
+                asking(service, "acme", "k", gpu=1),
+                asking(service, "acme", "k", gpu=1),
+                asking(service, "acme", "k", gpu=2),
+                asking(service, "acme", gpu=1),
+                asking(service, "acme", gpu=1),
+            ]
+        )
+        assert outcomes(answers)[2:] == ["IDEMPOTENCY_KEY_REUSED", [1], "QUOTA_EXCEEDED"]
+        first, second = answers[:2]
+        assert isinstance(first, Admitted)
+        assert isinstance(second, Admitted)
+        assert (second.again, second.row.id) == (True, first.row.id)
+
+
+def test_what_fails_for_one_in_the_middle_of_writing_costs_the_others_nothing(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Ledger.reserve
+
+    def fails_for_three(ledger: Ledger, sandbox_id: SandboxId, devices: Sequence[LeasedDevice]) -> Lease:
+        if len(devices) == 3:
+            raise Busy("the device is held", field="device")
+        return reserve(ledger, sandbox_id, devices)
+
+    monkeypatch.setattr(Ledger, "reserve", fails_for_three)
+    answers = admit_all([asking(service, "acme", gpu=count) for count in (1, 3, 2)])
+    assert outcomes(answers) == [[0], "DEVICES_BUSY", [1, 2]]
+    assert len(service.sandboxes()) == 2
 
 
 DYING_GATEWAY = """

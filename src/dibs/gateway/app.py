@@ -21,6 +21,7 @@ from dibs.gateway import execd, native, opensandbox
 from dibs.gateway.as_user import HostRegistry, acting_for
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
+from dibs.gateway.desk import Desk
 from dibs.gateway.logs import log
 from dibs.gateway.metrics import Metrics
 from dibs.gateway.middleware import Edge
@@ -58,12 +59,11 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
     def delivered(row: SandboxRow, seconds: float) -> None:
         metrics.create_seconds.labels(row.backend, "ready").observe(seconds)
 
-    dispatcher = Dispatcher(
-        make,
-        workers=settings.gateway.delivery_workers,
-        on_ready=delivered,
-        in_flight=lambda: pool.in_flight,
-    )
+    def in_flight() -> int:
+        return pool.in_flight + desk.waiting
+
+    dispatcher = Dispatcher(make, workers=settings.gateway.delivery_workers, on_ready=delivered, in_flight=in_flight)
+    desk = Desk(pool, dispatcher.submit)
     gateway = Gateway(
         settings=settings,
         home=home,
@@ -71,6 +71,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         auth=Auth(pool, settings.gateway, host_service=host_service),
         metrics=metrics,
         dispatcher=dispatcher,
+        desk=desk,
         changes=Changes(pool),
     )
 

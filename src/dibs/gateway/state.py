@@ -10,6 +10,7 @@ from dibs.settings import Settings
 if TYPE_CHECKING:
     from dibs.gateway.auth import Auth
     from dibs.gateway.changes import Changes
+    from dibs.gateway.desk import Desk
     from dibs.gateway.metrics import Metrics
     from dibs.gateway.threads import Pool
     from dibs.workloads.dispatcher import Dispatcher
@@ -27,6 +28,7 @@ class Gateway:
         auth: Auth,
         metrics: Metrics,
         dispatcher: Dispatcher,
+        desk: Desk,
         changes: Changes,
     ) -> None:
         self.settings = settings
@@ -35,6 +37,7 @@ class Gateway:
         self.auth = auth
         self.metrics = metrics
         self.dispatcher = dispatcher
+        self.desk = desk
         self.changes = changes
         self.started = 0.0
         self.stopping = False  # a stop was asked for: streams end, /ready says no

@@ -8,6 +8,7 @@ wishes, exact devices, claims, cut cards, too few) is None here, and the planner
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from dibs.devices.model import Device, Inventory
@@ -16,24 +17,41 @@ from dibs.plan.matching import misfit
 from dibs.request.model import ALL, Request
 
 
-def first_free(request: Request, inventory: Inventory, held: AbstractSet[str]) -> tuple[Device, ...] | None:
-    """The devices that the planner would choose if nobody waits in front and nothing is tainted or shared.
+class Free:
+    """The devices that are free, while nobody waits in front and nothing is tainted or shared.
 
-    `held`: the keys of all booked units. None: it takes the planner to tell.
+    Made once for all who are served in one transaction; `take` what one of them was given.
     """
-    if request.needs_allocator or request.devices or len(request.gpus) != 1 or request.gpus[0].count == ALL:
-        return None
-    wish = request.gpus[0]
-    wanted = int(wish.count)
-    found: list[Device] = []
-    for device in inventory.devices:
-        if device.units or device.parent is not None:
+
+    def __init__(self, inventory: Inventory, held: AbstractSet[str]) -> None:
+        """`held`: the keys of all booked units."""
+        self._plain = not any(device.units or device.parent is not None for device in inventory.devices)
+        self._devices = {
+            device.id: device
+            for device in inventory.devices
+            if unit_key(device.id, simulated=device.simulated) not in held
+            and device.health.ok
+            and device.attachment is not None
+        }
+
+    def first(self, request: Request) -> tuple[Device, ...] | None:
+        """The devices that the planner would choose. None: it takes the planner to tell."""
+        if request.needs_allocator or request.devices or len(request.gpus) != 1 or request.gpus[0].count == ALL:
             return None
-        if unit_key(device.id, simulated=device.simulated) in held or not device.health.ok:
-            continue
-        if device.attachment is None or (device.used_by and not request.allow_busy) or misfit(wish, device)[0]:
-            continue
-        found.append(device)
-        if len(found) == wanted:
-            return tuple(found)
-    return None
+        if not self._plain:
+            return None
+        wish = request.gpus[0]
+        wanted = int(wish.count)
+        found: list[Device] = []
+        for device in self._devices.values():
+            if (device.used_by and not request.allow_busy) or misfit(wish, device)[0]:
+                continue
+            found.append(device)
+            if len(found) == wanted:
+                return tuple(found)
+        return None
+
+    def take(self, devices: Iterable[Device]) -> None:
+        """They are booked now."""
+        for device in devices:
+            self._devices.pop(device.id, None)

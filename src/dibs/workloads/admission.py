@@ -12,27 +12,60 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from dibs.errors import InvalidRequest, Problem
+from dibs.devices.model import Inventory
+from dibs.errors import (
+    Busy,
+    Conflict,
+    DibsError,
+    InvalidRequest,
+    NoMatch,
+    NotFound,
+    Problem,
+    QuotaExceeded,
+    Unhealthy,
+    Unsupported,
+)
 from dibs.ledger.idempotency import Idempotency
-from dibs.ledger.rows import SandboxId, SandboxRow, encode
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
-from dibs.process import myself
 from dibs.request.durations import show_duration
 from dibs.request.model import ALL
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation, Order, Pending
-from dibs.workloads.explain import choose
+from dibs.workloads.explain import backend_problems, choose
 from dibs.workloads.quotas import check_quota
+from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
 
 GATEWAY: Literal["gateway"] = "gateway"
+REFUSALS = (InvalidRequest, Unsupported, NoMatch, Busy, Unhealthy, QuotaExceeded, Conflict, NotFound)
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox that somebody asks for: the identity of `workloads`."""
+
+    workloads: Workloads
+    spec: SandboxSpec
+    base_env: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    idempotency_key: str = ""
+
+    def digest(self) -> str:
+        return hashlib.sha256(encode([self.spec, self.annotations]).encode()).hexdigest()
+
+
+def asks_no_engine(asking: Asking) -> bool:
+    """Whether it is admitted without a word to a container engine, which may take its time."""
+    spec, registry = asking.spec, asking.workloads.registry
+    first = next(registry.candidates(spec.backend, asking.workloads.identity.uid))
+    return first.name not in ENGINES and (spec.backend != "auto" or not backend_problems(spec, first, registry))
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -41,6 +74,7 @@ class Admitted(msgspec.Struct, frozen=True):
     row: SandboxRow
     work: tuple[Order, Prepared] | None = None
     again: bool = False
+    devices: tuple[LeasedDevice, ...] = ()
 
 
 def admit(
@@ -52,47 +86,130 @@ def admit(
     idempotency_key: str = "",
 ) -> Admitted:
     """Accept a sandbox for the identity of `workloads`, or raise with every reason."""
-    who, ledger, registry = workloads.identity, workloads.ledger, workloads.registry
-    digest = hashlib.sha256(encode([spec, annotations or {}]).encode()).hexdigest()
-    keys = Idempotency(ledger)
-    if idempotency_key:
-        known = keys.recall(who.tenant, idempotency_key, digest)
+    asking = Asking(
+        workloads=workloads, spec=spec, base_env=base_env or {}, annotations=annotations or {},
+        idempotency_key=idempotency_key,
+    )  # fmt: skip
+    return admit_one(asking)
+
+
+def admit_one(asking: Asking) -> Admitted:
+    checked = _check(asking)
+    if isinstance(checked, Admitted):
+        return checked
+    creation = Creation(asking.workloads.home, asking.workloads.ledger)
+    inventory = asking.workloads.inventory()
+    with creation.booking():
+        return _book(creation, checked, _enter(creation, checked, inventory))
+
+
+def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
+    """Accept several in one transaction, on one ledger: each gets its own answer, in the order they are given.
+
+    Looking at the devices, finding what is free and committing are done once for all of them. A refusal counts if it
+    came before anything was written for the one who is refused. Should anything else happen, nothing has changed, and
+    each is admitted by itself.
+    """
+    if len(asked) == 1:
+        return [_alone(asked[0])]
+    answers: dict[int, Admitted | Exception] = {}
+    orders: dict[int, _Checked] = {}
+    for number, asking in enumerate(asked):
+        try:
+            checked = _check(asking)
+        except DibsError as error:
+            answers[number] = error
+        else:
+            if isinstance(checked, Admitted):
+                answers[number] = checked
+            else:
+                orders[number] = checked
+    if orders:
+        try:
+            answers |= _book_all(orders)
+        except Exception:  # noqa: BLE001 - nothing has changed; each says what is wrong with it
+            answers |= {number: _alone(asked[number]) for number in orders}
+    return [answers[number] for number in range(len(asked))]
+
+
+def _alone(asking: Asking) -> Admitted | Exception:
+    try:
+        return admit_one(asking)
+    except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        return error
+
+
+def _book_all(orders: Mapping[int, _Checked]) -> dict[int, Admitted | Exception]:
+    answers: dict[int, Admitted | Exception] = {}
+    workloads = next(iter(orders.values())).asking.workloads
+    creation = Creation(workloads.home, workloads.ledger)
+    inventory = workloads.inventory()
+    with creation.booking():
+        for number, checked in orders.items():
+            try:
+                entered = _enter(creation, checked, inventory)
+            except REFUSALS as error:
+                answers[number] = error
+            else:
+                answers[number] = _book(creation, checked, entered)
+    return answers
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """What can be said without the devices has been said."""
+
+    asking: Asking
+    order: Order
+    digest: str
+
+
+def _check(asking: Asking) -> _Checked | Admitted:
+    workloads, spec = asking.workloads, asking.spec
+    who, digest = workloads.identity, asking.digest() if asking.idempotency_key else ""
+    if asking.idempotency_key:
+        known = Idempotency(workloads.ledger).recall(who.tenant, asking.idempotency_key, digest)
         if known is not None:
             return Admitted(workloads.sandbox(known), again=True)
     check_reach(workloads, spec)
-    backend, spec = choose(spec, registry, who.uid)
+    backend, spec = choose(spec, workloads.registry, who.uid)
     order = Order(
-        spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=base_env or {},
-        origin=GATEWAY, annotations=annotations or {},
+        spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=asking.base_env,
+        origin=GATEWAY, annotations=asking.annotations,
     )  # fmt: skip
-    creation = Creation(workloads.home, ledger)
-    inventory = workloads.inventory()
-    quota = registry.settings.tenants.get(who.tenant)
-    prepared: Prepared | None = None
-    with ledger.writing():
-        if idempotency_key:
-            known = keys.recall(who.tenant, idempotency_key, digest)  # somebody may have been faster
-            if known is not None:
-                return Admitted(workloads.sandbox(known), again=True)
-        decision = creation.plan(order, inventory, None)
-        waits = isinstance(decision, Refusal) and spec.wait_seconds is not None and decision.waitable
-        if quota is not None:
-            gpus = least_gpus(spec) if isinstance(decision, Refusal) else len(decision.devices)
-            check_quota(ledger, who.tenant, quota, spec, gpus)
-        if not isinstance(decision, Refusal):
-            prepared = creation.prepare(order, decision, inventory)
-            creation.enter(order, state="creating", simulated=prepared.simulated)
-            creation.lease(prepared)
-        elif waits:
-            creation.enter(order, state="queued")
-            request = encode(spec.resources).encode()
-            ledger.enqueue(myself(), who.uid, who.name, request, sandbox_id=order.sandbox_id)
-        else:
-            raise decision.to_error()
-        if idempotency_key:
-            keys.remember(who.tenant, idempotency_key, digest, order.sandbox_id)
-    row = workloads.sandbox(order.sandbox_id)
-    return Admitted(row, (order, prepared) if prepared is not None else None)
+    return _Checked(asking, order, digest)
+
+
+def _enter(creation: Creation, checked: _Checked, inventory: Inventory) -> Admitted:
+    """Decide, and write the sandbox down; part of a transaction. If it raises one of REFUSALS, nothing was written."""
+    asking, order = checked.asking, checked.order
+    workloads, who, spec = asking.workloads, order.who, order.spec
+    if asking.idempotency_key:  # somebody may have been faster
+        known = Idempotency(workloads.ledger).recall(who.tenant, asking.idempotency_key, checked.digest)
+        if known is not None:
+            return Admitted(workloads.sandbox(known), again=True)
+    decision = creation.plan(order, inventory, None)
+    quota = workloads.registry.settings.tenants.get(who.tenant)
+    if quota is not None:
+        gpus = least_gpus(spec) if isinstance(decision, Refusal) else len(decision.devices)
+        check_quota(workloads.ledger, who.tenant, quota, spec, gpus)
+    if not isinstance(decision, Refusal):
+        prepared = creation.prepare(order, decision, inventory)
+        return Admitted(creation.enter(order, state="creating", simulated=prepared.simulated), (order, prepared))
+    if spec.wait_seconds is None or not decision.waitable:
+        raise decision.to_error()
+    return Admitted(creation.wait(order))
+
+
+def _book(creation: Creation, checked: _Checked, entered: Admitted) -> Admitted:
+    """What belongs to an entered sandbox, in the same transaction: its devices, the key it was asked for with."""
+    if entered.again:
+        return entered
+    key, workloads = checked.asking.idempotency_key, checked.asking.workloads
+    if key:
+        Idempotency(workloads.ledger).remember(workloads.identity.tenant, key, checked.digest, entered.row.id)
+    if entered.work is None:
+        return entered
+    return msgspec.structs.replace(entered, devices=creation.lease(entered.work[1]))
 
 
 def least_gpus(spec: SandboxSpec) -> int:

@@ -13,8 +13,8 @@ A crash between any two lines leaves a booking that reconciliation proves void, 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import msgspec
@@ -26,7 +26,7 @@ from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import DevicePlan, Refusal, plan_devices
-from dibs.plan.quick import first_free
+from dibs.plan.quick import Free
 from dibs.process import myself
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.identity import Identity
@@ -64,22 +64,39 @@ class Creation:
     def __init__(self, home: Home, ledger: Ledger) -> None:
         self._home = home
         self._ledger = ledger
+        self._booking = False
+        self._free: Free | None = None  # of one `booking`
 
     # -- booking ----------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def booking(self) -> Iterator[None]:
+        """One transaction for several bookings: what is free is looked up once."""
+        with self._ledger.writing():
+            self._booking = True
+            try:
+                yield
+            finally:
+                self._booking, self._free = False, None
+
     def plan(self, order: Order, inventory: Inventory, ticket: str | None) -> DevicePlan | Refusal:
-        """`ticket`: our place in the queue, if we wait there."""
-        if order.spec.resources.wants_devices and (devices := self._first_free(order, inventory, ticket)) is not None:
-            return DevicePlan(devices)
+        """`ticket`: our place in the queue, if we wait there. In one `booking` it is always the same inventory."""
+        if order.spec.resources.wants_devices:
+            free = self._free or self._plainly_free(inventory, ticket)
+            if free is not None and (devices := free.first(order.spec.resources)) is not None:
+                return DevicePlan(devices)
         world = world_of(self._home, self._ledger, inventory, order.who, ahead=ticket)
         return plan_devices(order.spec.resources, world)
 
-    def _first_free(self, order: Order, inventory: Inventory, ticket: str | None) -> tuple[Device, ...] | None:
-        """The short way to the same devices, where nobody waits in front, and nothing is shared or tainted."""
+    def _plainly_free(self, inventory: Inventory, ticket: str | None) -> Free | None:
+        """What the short way chooses from, where nobody waits in front, and nothing is shared or tainted."""
         ledger = self._ledger
-        if not in_front(ledger.tickets(), ticket) and not ledger.any_shares() and not ledger.taints():
-            return first_free(order.spec.resources, inventory, ledger.held_units())
-        return None
+        if in_front(ledger.tickets(), ticket) or ledger.any_shares() or ledger.taints():
+            return None
+        free = Free(inventory, ledger.held_units())
+        if self._booking:
+            self._free = free
+        return free
 
     def prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
         return prepare(
@@ -87,36 +104,51 @@ class Creation:
             private=order.who.afar, owner=order.who.uid,
         )  # fmt: skip
 
-    def enter(self, order: Order, *, state: str, simulated: bool = False, name: str = "") -> None:
+    def enter(self, order: Order, *, state: str, simulated: bool = False, name: str = "") -> SandboxRow:
         """Write the sandbox into the ledger; part of the caller's transaction."""
         pending = None
         if order.origin:
             pending = msgspec.json.encode(Pending(order.spec, dict(order.base_env), order.who.afar))
-        self._ledger.add_sandbox(
-            SandboxRow(
-                id=order.sandbox_id,
-                name=name or order.spec.name or order.sandbox_id,
-                backend=order.backend.name,
-                state=state,  # type: ignore[arg-type]  # one of two literals
-                uid=order.who.uid,
-                username=order.who.name,
-                tenant=order.who.tenant,
-                owner=myself(),
-                spec=encode(_without_values(order.spec)).encode(),
-                folder=str(self._home.sandbox(order.sandbox_id)),
-                created_at=time.time(),
-                simulated=simulated,
-                labels=dict(order.spec.labels),
-                annotations=dict(order.annotations),
-                origin=order.origin,
-                pending=pending,
-            )
+        row = SandboxRow(
+            id=order.sandbox_id,
+            name=name or order.spec.name or order.sandbox_id,
+            backend=order.backend.name,
+            state=state,  # type: ignore[arg-type]  # one of two literals
+            uid=order.who.uid,
+            username=order.who.name,
+            tenant=order.who.tenant,
+            owner=myself(),
+            spec=encode(_without_values(order.spec)).encode(),
+            folder=str(self._home.sandbox(order.sandbox_id)),
+            created_at=time.time(),
+            simulated=simulated,
+            labels=dict(order.spec.labels),
+            annotations=dict(order.annotations),
+            origin=order.origin,
+            pending=pending,
         )
+        self._ledger.add_sandbox(row)
+        return row
 
-    def lease(self, prepared: Prepared) -> None:
-        if prepared.devices:
-            leased = [_leased(device, prepared.shares.get(device.id)) for device in prepared.devices]
-            self._ledger.reserve(SandboxId(prepared.workload.id), leased)
+    def lease(self, prepared: Prepared) -> tuple[LeasedDevice, ...]:
+        """Book its devices; part of the caller's transaction."""
+        if not prepared.devices:
+            return ()
+        leased = tuple(_leased(device, prepared.shares.get(device.id)) for device in prepared.devices)
+        self._ledger.reserve(SandboxId(prepared.workload.id), leased)
+        if prepared.shares:
+            self._free = None  # from now on something is shared
+        elif self._free is not None:
+            self._free.take(prepared.devices)
+        return leased
+
+    def wait(self, order: Order) -> SandboxRow:
+        """Enter a sandbox that waits, and its place in the queue; part of the caller's transaction."""
+        row = self.enter(order, state="queued")
+        request = encode(order.spec.resources).encode()
+        self._ledger.enqueue(myself(), order.who.uid, order.who.name, request, sandbox_id=order.sandbox_id)
+        self._free = None  # whoever comes next waits behind it
+        return row
 
     def again(self, order: Order, inventory: Inventory) -> Prepared:
         """The same once more, for devices that are leased already: what a gateway had begun when it was killed."""

@@ -7,6 +7,7 @@ at; a root archive is read for its digest.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.port import Expectation, Realisation, Workload
 from dibs.errors import BackendUnavailable, InvalidRequest, Unsupported
 from dibs.home import HOST_SOCKETS, Home, find_home
+
+_SECOND = 1.0
 
 
 def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes: Probes) -> Realisation:
@@ -112,10 +115,20 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     )
 
 
+_looked_up: dict[Home, tuple[float, list[str]]] = {}
+
+
 def _secrets(home: Home) -> list[str]:
-    """Folders that no sandbox may see: with the socket of a shim, or of the host service, one commands a sandbox."""
-    default = find_home({"HOME": os.path.expanduser("~")}).state
-    return list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default, HOST_SOCKETS)))
+    """Folders that no sandbox may see: with the socket of a shim, or of the host service, one commands a sandbox.
+
+    Where they really are is looked up once a second: a gateway renders hundreds of workloads in that time.
+    """
+    at, found = _looked_up.get(home, (-_SECOND, []))
+    if time.monotonic() - at >= _SECOND:
+        default = find_home({"HOME": os.path.expanduser("~")}).state
+        found = list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default, HOST_SOCKETS)))
+        _looked_up[home] = (time.monotonic(), found)
+    return found
 
 
 _known: dict[str, tuple[str, Layout]] = {}  # by bubblewrap: the mounts, and what was made of them

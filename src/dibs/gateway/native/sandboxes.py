@@ -38,7 +38,7 @@ from dibs.wire.sandboxes import (
     SandboxPatch,
     SandboxState,
 )
-from dibs.workloads.admission import admit
+from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
@@ -89,21 +89,18 @@ async def create(request: Ask) -> Response[bytes]:
     mapping = read_object(await request.body())
     base_env = environment_of(mapping)
     spec = within_ttl(parse_spec(mapping), gateway)
-    admitted, view = await gateway.pool.call_as(who, _admit, gateway, spec, base_env, key)
+
+    def read(workloads: Workloads) -> Asking:
+        return Asking(workloads=workloads.seen_by(who), spec=spec, base_env=base_env, idempotency_key=key)
+
+    def show(asking: Asking, admitted: Admitted) -> tuple[bool, Sandbox]:
+        return admitted.again, one_sandbox(asking.workloads, admitted.row)
+
+    again, view = await gateway.desk.take(read, show)
     headers = {"Location": f"{ROOT}/{view.id}"}
-    if admitted:
+    if again:
         headers["Idempotency-Replayed"] = "true"
     return reply(view, 202, headers)
-
-
-def _admit(
-    workloads: Workloads, gateway: Gateway, spec: SandboxSpec, base_env: dict[str, str], key: str
-) -> tuple[bool, Sandbox]:
-    admitted = admit(workloads, spec, base_env=base_env, idempotency_key=key)
-    view = one_sandbox(workloads, admitted.row)
-    if not admitted.again:
-        gateway.dispatcher.submit(admitted)
-    return admitted.again, view
 
 
 def idempotency_key(request: Ask) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.gateway.opensandbox import states, types, views
-from dibs.ledger.rows import Lease, SandboxRow
+from dibs.ledger.rows import LeasedDevice, SandboxRow
 from dibs.workloads.service import Workloads
 
 LARGEST_PAGE = 200
@@ -104,10 +104,10 @@ def sandboxes(workloads: Workloads, query: Query) -> types.Sandboxes:
         rows, total = found[query.offset : query.offset + query.page_size], len(found)
     else:
         rows, total = workloads.page(states=wanted, labels=query.metadata, offset=query.offset, limit=query.page_size)
-    booked: dict[str, list[Lease]] = {}
+    booked: dict[str, list[LeasedDevice]] = {}
     if any(row.live and row.receipt is None for row in rows):
         for lease in workloads.leases():
-            booked.setdefault(lease.sandbox_id, []).append(lease)
+            booked.setdefault(lease.sandbox_id, []).extend(lease.devices)
     places = _places(workloads) if any(row.state == "queued" for row in rows) else {}
     items = [views.sandbox(row, booked.get(row.id, ()), places.get(row.id, "")) for row in rows]
     return types.Sandboxes(items, types.paged(query.page, query.page_size, total))

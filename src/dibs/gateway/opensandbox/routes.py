@@ -15,7 +15,18 @@ from litestar.handlers import HTTPRouteHandler
 
 from dibs.errors import Conflict, DibsError, InvalidRequest, NotFound, Problem
 from dibs.gateway.auth import require
-from dibs.gateway.opensandbox import diagnostics, endpoints, expiry, listing, refusals, reports, rows, snapshots, types
+from dibs.gateway.opensandbox import (
+    diagnostics,
+    endpoints,
+    expiry,
+    listing,
+    refusals,
+    reports,
+    rows,
+    snapshots,
+    types,
+    views,
+)
 from dibs.gateway.opensandbox.answers import answer, nothing, part, refused
 from dibs.gateway.opensandbox.requests import (
     Rules,
@@ -27,7 +38,7 @@ from dibs.gateway.opensandbox.requests import (
 )
 from dibs.gateway.state import Gateway
 from dibs.workloads import claims
-from dibs.workloads.admission import Admitted, admit
+from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
@@ -52,12 +63,14 @@ def caller(request: Asked, scope: str) -> Identity:
 async def create_sandbox(request: Asked) -> Response[bytes]:
     gateway, identity = gateway_of(request), caller(request, "sandboxes:write")
     body = await request.body()
-    admitted, shown = await gateway.pool.call(_create, gateway, identity, body)
-    gateway.dispatcher.submit(admitted)
-    return answer(shown, 202)
+
+    def read(workloads: Workloads) -> Asking:
+        return _read(workloads, gateway, identity, body)
+
+    return answer(await gateway.desk.take(read, _show, _in_their_words), 202)
 
 
-def _create(workloads: Workloads, gateway: Gateway, identity: Identity, body: bytes) -> tuple[Admitted, types.Sandbox]:
+def _read(workloads: Workloads, gateway: Gateway, identity: Identity, body: bytes) -> Asking:
     mine = workloads.seen_by(identity)
 
     def kept_claim(name: str) -> dict[str, Any]:
@@ -75,13 +88,15 @@ def _create(workloads: Workloads, gateway: Gateway, identity: Identity, body: by
         snapshot=lambda name: snapshots.source(mine, name),
     )
     wanted: Wanted = read_create(body, rules)
-    try:
-        admitted = admit(
-            mine, wanted.spec, annotations=wanted.annotations, idempotency_key=wanted.idempotency_key or ""
-        )
-    except DibsError as error:
-        raise _in_their_words(error) from error
-    return admitted, rows.shown(mine, admitted.row)
+    return Asking(
+        workloads=mine, spec=wanted.spec, annotations=wanted.annotations, idempotency_key=wanted.idempotency_key or ""
+    )
+
+
+def _show(asking: Asking, admitted: Admitted) -> types.Sandbox:
+    if admitted.again:
+        return rows.shown(asking.workloads, admitted.row)
+    return views.sandbox(admitted.row, admitted.devices, rows.message_of(asking.workloads, admitted.row))
 
 
 def _in_their_words(error: DibsError) -> DibsError:

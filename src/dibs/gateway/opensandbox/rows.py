@@ -70,7 +70,7 @@ def show(workloads: Workloads, identity: Identity, sandbox_id: str) -> types.San
 
 def shown(mine: Workloads, row: SandboxRow) -> types.Sandbox:
     leases = mine.ledger.leases(sandbox_id=row.id) if row.receipt is None and row.live else []
-    return views.sandbox(row, leases, message_of(mine, row))
+    return views.sandbox(row, [device for lease in leases for device in lease.devices], message_of(mine, row))
 
 
 def remove(workloads: Workloads, identity: Identity, sandbox_id: str) -> None:

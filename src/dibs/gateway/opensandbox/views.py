@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from dibs.gateway.opensandbox import states, types
-from dibs.ledger.rows import Lease, SandboxRow
+from dibs.ledger.rows import LeasedDevice, SandboxRow
 from dibs.request.spec import SandboxSpec
 
 DELETED = "opensandbox.deleted"  # the annotation of a sandbox that was deleted: gone for these clients
@@ -40,8 +40,8 @@ _WORDS = msgspec.json.Decoder(list[str])
 _LIMITS = ("cpu", "memory", "pids")
 
 
-def sandbox(row: SandboxRow, leases: Iterable[Lease] = (), message: str = "") -> types.Sandbox:
-    """`leases`: those of the sandbox, for as long as it has no receipt. `message`: what it waits for, if it does."""
+def sandbox(row: SandboxRow, booked: Iterable[LeasedDevice] = (), message: str = "") -> types.Sandbox:
+    """`booked`: its devices, for as long as it has no receipt. `message`: what it waits for, if it does."""
     notes = row.annotations
     spec = _SPEC.decode(row.spec)
     words = notes.get("opensandbox.entrypoint")
@@ -56,7 +56,7 @@ def sandbox(row: SandboxRow, leases: Iterable[Lease] = (), message: str = "") ->
         snapshot_id=notes.get("opensandbox.snapshotId", UNSET),
         platform=types.Platform("linux", architecture) if architecture else UNSET,
         metadata=row.labels or UNSET,
-        extensions=extensions(row, leases),
+        extensions=extensions(row, booked),
         expires_at=types.moment(row.expires_at) if row.expires_at is not None else UNSET,
     )
 
@@ -82,7 +82,7 @@ def _running(row: SandboxRow) -> str:
     return f"{receipt.verdict} on {row.backend}: {given}"
 
 
-def extensions(row: SandboxRow, leases: Iterable[Lease] = ()) -> dict[str, str]:
+def extensions(row: SandboxRow, booked: Iterable[LeasedDevice] = ()) -> dict[str, str]:
     """What was asked for under `dibs.`, and over it what was delivered."""
     asked = row.annotations.get("opensandbox.extensions")
     found = _TEXTS.decode(asked) if asked else {}
@@ -95,11 +95,10 @@ def extensions(row: SandboxRow, leases: Iterable[Lease] = ()) -> dict[str, str]:
         receipt = _RECEIPT.decode(row.receipt)
         limits = {line.field: line.observed for line in receipt.lines if line.field in _LIMITS}
         return found | _short(receipt.verdict, receipt.devices) | _limits(limits)
-    booked = [_Device(device.id, device.model, device.uuid) for lease in leases for device in lease.devices]
     return found | _short("pending" if row.live else "none", booked)
 
 
-def _short(verdict: str, devices: Iterable[_Device]) -> dict[str, str]:
+def _short(verdict: str, devices: Iterable[_Device | LeasedDevice]) -> dict[str, str]:
     devices = list(devices)
     return {
         "dibs.receipt": verdict,

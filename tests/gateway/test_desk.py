@@ -1,0 +1,127 @@
+"""Who asks for a sandbox while others are served comes next, with all who came meanwhile; engines hold nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dibs.errors import Busy, DibsError, InvalidRequest
+from dibs.gateway.desk import Desk
+from dibs.gateway.threads import Pool
+from dibs.home import Home
+from dibs.request.spec import parse_spec
+from dibs.workloads.admission import Admitted, Asking
+from dibs.workloads.service import Workloads
+
+
+@pytest.fixture
+def pool(eight_gpus: Home) -> Iterator[Pool]:
+    found = Pool(lambda: Workloads(eight_gpus), threads=4)
+    yield found
+    found.close()
+    with Workloads(eight_gpus) as service:
+        for row in service.sandboxes():
+            service.ledger.end(row.id, "exited", exit=None, reason="never made")
+
+
+class Counter:
+    """A desk, and what happens at it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.submitted: list[str] = []
+        self.threads: dict[str, list[int]] = {}
+        self.first = threading.Event()
+        self.go = threading.Event()
+        self.desk = Desk(pool, lambda admitted: self.submitted.append(admitted.row.id))
+
+    async def ask(self, name: str, *, slow: bool = False, **words: object) -> str:
+        def read(workloads: Workloads) -> Asking:
+            self.threads.setdefault(name, []).append(threading.get_ident())
+            if slow:
+                self.first.set()
+                self.go.wait()
+            return Asking(workloads=workloads, spec=parse_spec({"name": name, **words}))
+
+        def show(asking: Asking, admitted: Admitted) -> str:
+            assert asking.spec.name == admitted.row.name
+            return admitted.row.id
+
+        def refuse(error: DibsError) -> DibsError:
+            error.add_note("worded")
+            return error
+
+        return await self.desk.take(read, show, refuse)
+
+
+def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        first = asyncio.create_task(counter.ask("first", slow=True, gpu=1, backend="local"))
+        await asyncio.to_thread(counter.first.wait)
+        others = [asyncio.create_task(counter.ask(f"n{number}", gpu=1, backend="local")) for number in range(9)]
+        await asyncio.sleep(0)
+        assert not counter.submitted
+        counter.go.set()
+        ids = [await first]
+        ids += [await other for other in others[:7]]
+        assert counter.submitted == ids
+        for other in others[7:]:
+            with pytest.raises(Busy) as caught:
+                await other
+            assert caught.value.__notes__ == ["worded"]
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        asked = [counter.ask("a", gpu=1), counter.ask("b", gpu="1.5"), counter.ask("c", gpu=1)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(answers[1], InvalidRequest)
+        assert counter.submitted == [answers[0], answers[2]]
+
+    asyncio.run(main())
+
+
+def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.workloads.admission.ENGINES", ("fake",))
+
+    async def main() -> None:
+        counter = Counter(pool)
+        waiting = asyncio.create_task(counter.ask("engine", backend="fake", gpu=1))
+        assert await counter.ask("here", backend="local", gpu=1) in counter.submitted
+        assert await waiting in counter.submitted
+        assert len(counter.threads["engine"]) == 2  # heard in line, then read again where it is served
+        assert len(counter.threads["here"]) == 1
+
+    asyncio.run(main())
+
+
+def test_who_goes_away_while_he_waits_leaves_the_others_alone(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
+        await asyncio.to_thread(counter.first.wait)
+        gone = asyncio.create_task(counter.ask("gone", backend="local"))
+        stays = asyncio.create_task(counter.ask("stays", backend="local"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        counter.go.set()
+        assert await first in counter.submitted
+        assert await stays in counter.submitted
+
+    asyncio.run(main())
+
+
+def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        pool.close()
+        answers = await asyncio.gather(counter.ask("a"), counter.ask("b"), return_exceptions=True)
+        assert [getattr(answer, "code", answer) for answer in answers] == ["STOPPING", "STOPPING"]
+
+    asyncio.run(main())

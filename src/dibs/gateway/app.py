@@ -32,6 +32,7 @@ from dibs.gateway.tracing import traced
 from dibs.home import Home
 from dibs.ledger.rows import SandboxRow
 from dibs.settings import Settings
+from dibs.workloads.admission import rehearse
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
@@ -81,9 +82,11 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         gateway.changes.start()
         dispatcher.start()
         gateway.started = time.time()
+        rehearsal = asyncio.create_task(_rehearse(pool))
         try:
             yield
         finally:
+            await rehearsal
             gateway.stop_streams()
             await gateway.changes.stop()
             with contextlib.suppress(TimeoutError):
@@ -106,6 +109,14 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         if isinstance(route, HTTPRoute):
             gateway.methods[route.path_format] = ", ".join(sorted(route.methods))
     return App(traced(Edge(litestar, gateway), settings.gateway), litestar, gateway)
+
+
+async def _rehearse(pool: Pool) -> None:
+    try:
+        await pool.call(rehearse)
+    except DibsError as error:
+        # Whoever asks is told the same; until then it is no more than a remark.
+        log.info("the local backend is not to be had: %s", error, extra={"data": {"code": error.code}})
 
 
 def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[], Workloads]:

@@ -11,6 +11,7 @@ in the ledger is believed for a second, so that a revoked token is refused withi
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -59,6 +60,7 @@ class Auth:
         self._loopback_open = settings.loopback_open
         self._me = this_process()
         self._known: OrderedDict[str, tuple[float, Identity | Refused]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Identity | Refused]] = {}
         self._tenants: OrderedDict[str, str] = OrderedDict()
         self._secret = b""
 
@@ -102,15 +104,33 @@ class Auth:
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = time.monotonic()
         known = self._known.get(digest)
-        if known is None or now - known[0] > _BELIEVED:
-            known = (now, await self._pool.call(self._look_up, token))
-            self._known[digest] = known
-            self._known.move_to_end(digest)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        if isinstance(known[1], Refused):
-            raise known[1]
-        return known[1]
+        found = known[1] if known is not None and now - known[0] <= _BELIEVED else await self._find(digest, token)
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+    async def _find(self, digest: str, token: str) -> Identity | Refused:
+        """Ask the ledger. Whoever comes with the same token meanwhile hears the same answer."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask(digest, token))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, digest: str, token: str) -> Identity | Refused:
+        now, mine = time.monotonic(), asyncio.current_task()
+        try:
+            found = await self._pool.call(self._look_up, token)
+        finally:
+            current = self._asking.get(digest) is mine  # else tokens were changed since we asked
+            if current:
+                del self._asking[digest]
+        if not current:
+            return await self._find(digest, token)
+        self._known[digest] = (now, found)
+        self._known.move_to_end(digest)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return found
 
     def _look_up(self, workloads: Workloads, token: str) -> Identity | Refused:
         from dibs.ledger.tokens import Tokens
@@ -136,6 +156,7 @@ class Auth:
     def forget(self) -> None:
         """Ask the ledger again: tokens were changed by this gateway."""
         self._known.clear()
+        self._asking.clear()
 
     # -- the secret of one sandbox ----------------------------------------------------------------------------------
 

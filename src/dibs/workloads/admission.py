@@ -132,6 +132,17 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
     return [answers[number] for number in range(len(asked))]
 
 
+def rehearse(workloads: Workloads) -> None:
+    """Go the way of an admission once, for nobody: nothing is written. What is found out and loaded on that way the
+    first one who asks need not wait for."""
+    backend, spec = choose(SandboxSpec(backend="local"), workloads.registry, workloads.identity.uid)
+    order = Order(spec=spec, backend=backend, sandbox_id=SandboxId("rehearsal"), who=workloads.identity)
+    creation, inventory = Creation(workloads.home, workloads.ledger), workloads.inventory()
+    decision = creation.plan(order, inventory, None)
+    if not isinstance(decision, Refusal):
+        creation.prepare(order, decision, inventory)
+
+
 def _alone(asking: Asking) -> Admitted | Exception:
     try:
         return admit_one(asking)

@@ -129,8 +129,9 @@ class Dispatcher:
                     self._wake.set()  # its devices may be free again
 
     def _let_answers_go_first(self) -> None:
-        """A burst of requests is answered before what they asked for is made: an answer takes a millisecond, a sandbox
-        keeps a processor busy for a hundred. Not for long: whoever was accepted is not put off by those who come."""
+        """A burst of requests is answered before what they asked for is made, and before all sandboxes are looked at:
+        an answer takes a millisecond, a sandbox keeps a processor busy for a hundred. Not for long: whoever was
+        accepted is not put off by those who come."""
         until = time.monotonic() + _POLITE
         while self._in_flight() > _BURST and time.monotonic() < until and not self._stopping.wait(_BREATH):
             pass
@@ -186,6 +187,7 @@ class Dispatcher:
             seen, looked = -1, 0.0
             while not self._stopping.is_set():
                 waiting = False
+                self._let_answers_go_first()
                 try:
                     seen, looked = self._look(workloads, listening, seen, looked)
                     waiting = any(ticket.sandbox_id for ticket in workloads.ledger.tickets())

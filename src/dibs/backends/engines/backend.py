@@ -29,8 +29,10 @@ from dibs.backends.engines.creations import Creations
 from dibs.backends.engines.files import Files
 from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.starts import Starts
+from dibs.backends.engines.together import Together
 from dibs.backends.port import Handle, Phase, Usage
 from dibs.errors import Unsupported
+from dibs.home import Home
 from dibs.process import absent
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ class EngineBackend(Creations, Starts, Conversations, Files):
     """See `dibs.backends.port.Backend`."""
 
     holds = False
+
+    def __init__(self, home: Home, address: str = "") -> None:
+        super().__init__(home, address)
+        self._external = Together(self._look_for_holders)
 
     # --- filled in by each engine
 
@@ -75,6 +81,9 @@ class EngineBackend(Creations, Starts, Conversations, Files):
 
     def external_holders(self) -> list[ExternalHolder]:
         """Running containers that have devices and that are none of ours. Raises BackendUnavailable."""
+        return self._external()
+
+    def _look_for_holders(self) -> list[ExternalHolder]:
         from dibs.backends.engines.external import holders
 
         with self.asking() as client:

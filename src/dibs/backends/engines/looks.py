@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
+
 from dibs.backends.engines import keeping, looking
 from dibs.backends.engines.cgroups import Groups
 from dibs.backends.engines.engine import container
@@ -47,9 +49,15 @@ class Looks(Lives):
             state = self._state(handle) or {}
             init = keeping.remember_init(folder, int(state.get("Pid") or 0)) if state.get("Pid") else None
         ended = Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+        legacy = handle.data.get("way") == "legacy"
         if init is not None:
             try:
-                found = look(init.pid, facts.peer, legacy=handle.data.get("way") == "legacy")
+                if before is not None and not legacy:
+                    # Nodes, mounts, limits and namespaces were there before the command. What it has for an
+                    # environment is in its process only now.
+                    found = msgspec.structs.replace(before, env=looking.environment(init.pid))
+                else:
+                    found = look(init.pid, facts.peer, legacy=legacy)
             except BackendUnavailable:
                 if before is None and not _ends(init):
                     raise

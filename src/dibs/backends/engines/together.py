@@ -1,0 +1,47 @@
+"""One look for all who ask for it at the same time. Nobody gets one that began before he asked.
+
+`backend` looks so for containers that others have started: sixteen who want one at once ask the engine twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Together(Generic[T]):
+    """Call it, from any thread."""
+
+    def __init__(self, look: Callable[[], T]) -> None:
+        self._look = look
+        self._looking = threading.Lock()
+        self._joining = threading.Lock()
+        self._next: _Look[T] | None = None  # that has not begun
+
+    def __call__(self) -> T:
+        with self._joining:
+            if self._next is None:
+                self._next = _Look()
+            mine = self._next
+        with self._looking:
+            if not mine.over:
+                with self._joining:
+                    self._next = None  # who comes from now on must not get this one
+                try:
+                    mine.found = self._look()
+                except Exception as error:  # noqa: BLE001 - raised below, to everybody
+                    mine.error = error
+                mine.over = True
+        if mine.error is not None:
+            raise mine.error
+        return mine.found  # type: ignore[return-value]  # there is no error, so it was found
+
+
+class _Look(Generic[T]):
+    def __init__(self) -> None:
+        self.over = False
+        self.found: T | None = None
+        self.error: Exception | None = None

@@ -1,0 +1,64 @@
+"""Who asks at the same time shares one look, and nobody gets one that began before he asked."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dibs.backends.engines.together import Together
+
+
+class Door:
+    """A lock that counts who has been through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.passed = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.passed += 1
+        self._lock.release()
+
+    def until(self, passed: int) -> None:
+        while self.passed < passed:
+            pass
+
+
+def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> None:
+    looks = 0
+    go = threading.Semaphore(0)
+
+    def look() -> int:
+        nonlocal looks
+        looks += 1
+        number = looks
+        go.acquire()
+        if number == 3:
+            raise ValueError("the third fails")
+        return number
+
+    together = Together(look)
+    together._joining = door = Door()  # type: ignore[assignment]
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(together)
+        door.until(2)  # it has come, and has begun
+        second = [pool.submit(together) for _ in range(8)]
+        door.until(10)
+        go.release()
+        assert first.result() == 1
+        door.until(11)  # one of them has begun, for all
+        third = [pool.submit(together) for _ in range(4)]
+        door.until(15)
+        go.release()
+        assert {one.result() for one in second} == {2}
+        go.release()
+        for one in third:
+            with pytest.raises(ValueError, match="the third fails"):
+                one.result()
+        go.release()
+        assert together() == 4

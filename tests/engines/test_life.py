@@ -17,7 +17,7 @@ from tests.engines import images
 from tests.engines.conftest import PATIENCE, Bench
 
 from dibs.backends.port import Exec, Exit, Handle, Limits, Mount, Phase
-from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, NotFound, Unsupported
+from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Unsupported
 
 
 def ended(bench: Bench, handle: Handle) -> Exit:
@@ -75,6 +75,19 @@ def test_a_file_that_is_no_image_is_refused(bench: Bench, tmp_path: Path, data: 
     with pytest.raises(InvalidRequest) as caught:
         bench.create(bench.workload("true", image=str(tmp_path / "x.tar")))
     assert caught.value.code == "IMAGE_INVALID"
+
+
+def test_what_an_engine_made_too_late_gives_way_to_the_same_sandbox_made_again(bench: Bench) -> None:
+    """Its creator was killed meanwhile, and whoever took the sandbox over has looked for it too early."""
+    workload = bench.workload("sleep", "1000")
+    bench.create(workload)
+    handle, _ = bench.create(workload)
+    bench.backend.start(handle)
+    assert bench.backend.status(handle).phase is Phase.RUNNING
+    with pytest.raises(Conflict) as caught:
+        bench.create(workload)
+    assert caught.value.code == "CONTAINER_EXISTS"
+    assert bench.backend.status(handle).phase is Phase.RUNNING
 
 
 # --- fields

@@ -16,7 +16,8 @@ from dibs.backends.engines import errors, images, rendering
 from dibs.backends.engines.client import Client, EngineError, Unreachable
 from dibs.backends.engines.endings import Endings
 from dibs.backends.engines.engine import container_name
-from dibs.backends.port import Handle, Realisation, Workload
+from dibs.backends.engines.states import PHASES
+from dibs.backends.port import Handle, Phase, Realisation, Workload
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.home import Home
 
@@ -85,7 +86,7 @@ class Creations(Endings):
         try:
             form = self._form(workload, client, self._have_image(client, workload))
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            container = self._make(client, container_name(workload.id), self._body(form))
+            container = self._make_only(client, workload, folder, self._body(form))
         except (DibsError, OSError, EngineError, Unreachable, TimeoutError) as error:
             if made:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -106,6 +107,24 @@ class Creations(Endings):
             self._undo(workload.id, folder)
             raise
         return Handle(self.name, workload.id, str(folder), data=rendering.handle_data(form, container, client.target))
+
+    def _make_only(self, client: Client, workload: Workload, folder: Path, body: dict[str, Any]) -> str:
+        """Make the container. One of that name which never ran is what an engine made too late, for a gateway that was
+        killed while it created the same sandbox: it goes, and makes room."""
+        name = container_name(workload.id)
+        try:
+            return self._make(client, name, body)
+        except EngineError as error:
+            if errors.translate(self.name, error, field="sandbox", value=workload.id).code != "CONTAINER_EXISTS":
+                raise
+            late = Handle(self.name, workload.id, str(folder))
+            document = self._document(late) or {}
+            labels = (document.get("Config") or {}).get("Labels") or {}
+            mine = (labels.get("dibs.home"), labels.get("dibs.sandbox")) == (str(self._home.state), workload.id)
+            if not mine or PHASES.get(str(document["State"].get("Status", "")).lower()) is not Phase.HELD:
+                raise
+            self._discard(late)
+        return self._make(client, name, body)
 
     def _undo(self, sandbox_id: str, folder: Path) -> None:
         """After a creation of which we do not know how far it went. If that fails too, reconciliation does it."""

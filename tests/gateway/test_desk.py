@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -79,10 +80,12 @@ def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool)
 def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
-        asked = [counter.ask("a", gpu=1), counter.ask("b", gpu="1.5"), counter.ask("c", gpu=1)]
+        wishes: list[dict[str, Any]] = [{"gpu": 1}, {"gpu": "1.5"}, {"backend": "nowhere"}, {"gpu": 1}]
+        asked = [counter.ask(f"n{number}", **wish) for number, wish in enumerate(wishes)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(answers[1], InvalidRequest)
-        assert counter.submitted == [answers[0], answers[2]]
+        assert getattr(answers[2], "code", "") == "BACKEND_UNKNOWN"
+        assert counter.submitted == [answers[0], answers[3]]
 
     asyncio.run(main())
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dibs.errors import Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
+from dibs.errors import BackendUnavailable, Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
 from dibs.home import Home
-from dibs.ledger.rows import Lease, LeasedDevice, SandboxId
+from dibs.ledger.rows import Lease, LeasedDevice, SandboxId, SandboxRow
 from dibs.ledger.store import Ledger
 from dibs.process import name_of
 from dibs.request.spec import parse_spec
@@ -253,6 +253,22 @@ def test_what_fails_for_one_in_the_middle_of_writing_costs_the_others_nothing(
     answers = admit_all([asking(service, "acme", gpu=count) for count in (1, 3, 2)])
     assert outcomes(answers) == [[0], "DEVICES_BUSY", [1, 2]]
     assert len(service.sandboxes()) == 2
+
+
+def test_while_the_ledger_is_away_nobody_is_admitted_a_second_time(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it has heard the end of the transaction cannot be known."""
+    tries: list[str] = []
+
+    def goes_away(ledger: Ledger, row: SandboxRow) -> None:
+        tries.append(row.id)
+        raise BackendUnavailable("the ledger cannot be reached", code="LEDGER_UNREACHABLE")
+
+    monkeypatch.setattr(Ledger, "add_sandbox", goes_away)
+    answers = admit_all([asking(service, "acme", gpu=1) for _ in range(3)])
+    assert outcomes(answers) == ["LEDGER_UNREACHABLE"] * 3
+    assert len(tries) == 1
 
 
 DYING_GATEWAY = """

@@ -96,6 +96,17 @@ class _Job(Generic[T]):
             self.outcome = error
         return self.asking
 
+    def stays(self, workloads: Workloads) -> bool:
+        """Whether it is served in line. Else it has its answer, or is served elsewhere."""
+        asking = self.hear(workloads)
+        if asking is None:
+            return False
+        try:
+            return asks_no_engine(asking)
+        except DibsError as error:
+            self.tell(error)
+            return False
+
     def tell(self, answer: Admitted | Exception) -> None:
         if isinstance(answer, Exception):
             self.outcome = self._refuse(answer) if isinstance(answer, DibsError) else answer
@@ -116,6 +127,6 @@ class _Job(Generic[T]):
 
 
 def _together(workloads: Workloads, jobs: list[_Job[Any]]) -> None:
-    here = [job for job in jobs if (asking := job.hear(workloads)) is not None and asks_no_engine(asking)]
+    here = [job for job in jobs if job.stays(workloads)]
     for job, answer in zip(here, admit_all([job.asking for job in here if job.asking is not None]), strict=True):
         job.tell(answer)

@@ -37,7 +37,7 @@ from dibs.plan.planner import Refusal
 from dibs.request.durations import show_duration
 from dibs.request.model import ALL
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.creation import Creation, Order, Pending
+from dibs.workloads.creation import Creation, Order, Pending, ledger_away
 from dibs.workloads.explain import backend_problems, choose
 from dibs.workloads.quotas import check_quota
 from dibs.workloads.registry import ENGINES
@@ -108,7 +108,7 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
 
     Looking at the devices, finding what is free and committing are done once for all of them. A refusal counts if it
     came before anything was written for the one who is refused. Should anything else happen, nothing has changed, and
-    each is admitted by itself.
+    each is admitted by itself; unless the ledger is away: then nobody knows what it has heard, and all are told so.
     """
     if len(asked) == 1:
         return [_alone(asked[0])]
@@ -127,8 +127,9 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
     if orders:
         try:
             answers |= _book_all(orders)
-        except Exception:  # noqa: BLE001 - nothing has changed; each says what is wrong with it
-            answers |= {number: _alone(asked[number]) for number in orders}
+        except Exception as error:  # noqa: BLE001 - nothing has changed; each says what is wrong with it
+            away = ledger_away(error)
+            answers |= {number: error if away else _alone(asked[number]) for number in orders}
     return [answers[number] for number in range(len(asked))]
 
 

@@ -117,6 +117,8 @@ async def _rehearse(pool: Pool) -> None:
     except DibsError as error:
         # Whoever asks is told the same; until then it is no more than a remark.
         log.info("the local backend is not to be had: %s", error, extra={"data": {"code": error.code}})
+    except Exception:  # noqa: BLE001 - the trace is in the log; nobody waits for this
+        log.exception("a defect in the rehearsal")
 
 
 def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[], Workloads]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,11 @@ import pytest
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.workloads.service import Workloads
+
+# Whoever runs the tests in the background (`make test &`) has Ctrl-C ignored, and so would every program that a test
+# starts and presses it on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -388,12 +387,8 @@ def test_control_c_stops_it(tmp_path: Path) -> None:
         [sys.executable, "-m", "dibs", "claims", "solve", "-f", str(pipe)], stderr=subprocess.PIPE, text=True
     )
     with pipe.open("w"):  # returns once it waits for the claim
-        while True:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                # A signal between the last look for one and the beginning of a read is only seen after the next.
-                assert "interrupted" in process.communicate(timeout=5)[1]
-                break
+        process.send_signal(signal.SIGINT)
+        assert "interrupted" in process.communicate(timeout=60)[1]
     assert process.returncode == 130
 
 

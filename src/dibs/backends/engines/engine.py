@@ -24,7 +24,8 @@ from dibs.process import absent
 if TYPE_CHECKING:
     import socket
 
-RETRY_AFTER = 2.0  # seconds that an engine which was not there is not asked again; arbitrary
+RETRY_AFTER = 2.0  # seconds that an engine which lets one wait, and then does not answer, is not asked again; arbitrary
+QUICK = 0.1  # seconds; what is found out in that time can be found out again: the engine may just have come back
 
 
 class Engine:
@@ -65,6 +66,7 @@ class Engine:
                 return self._opened
             if self._missing is not None and time.monotonic() - self._missing[0] < RETRY_AFTER:
                 raise self._missing[1]
+            began = time.monotonic()
             try:
                 if self._found is None or not self._found.target:
                     self._found = find(self.name, self._address)
@@ -87,7 +89,8 @@ class Engine:
                     ) from error
             except DibsError as error:
                 self._opened = None
-                self._missing = (time.monotonic(), error)
+                now = time.monotonic()
+                self._missing = (now, error) if now - began > QUICK else None
                 raise
             return self._opened
 

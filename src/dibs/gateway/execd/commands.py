@@ -33,6 +33,7 @@ SSE_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 _NAME = re.compile(r"[^=\0]+")
+_TICK = 0.25  # seconds after which a silent command's client is told that the gateway stops
 
 
 class CommandRequest(msgspec.Struct, kw_only=True):
@@ -183,7 +184,7 @@ class Commands:
                 return session.exit
             if client.gone.is_set() or self._stopping():
                 return None
-            pieces = await client.wait(session.next(), max(0.0, ping_at - loop.time()))
+            pieces = await client.wait(session.next(), min(_TICK, max(0.0, ping_at - loop.time())))
 
     async def _kill(self, running: Running, why: str) -> None:
         """The whole group, now. Whoever reads its output sees the end."""

@@ -47,12 +47,24 @@ def running(words: str) -> list[int]:
 
 def descriptors(scene: Scene) -> int:
     """Those that are open, without the ledger's: each thread has its own, as many as were needed at once."""
+    return sum("ledger.db" not in target for target in targets(scene))
+
+
+def ledgers(scene: Scene) -> int:
+    return sum(target.endswith("/ledger.db") for target in targets(scene))
+
+
+def threads(scene: Scene) -> int:
+    return len(os.listdir(f"/proc/{scene.gateway.process.pid}/task"))
+
+
+def targets(scene: Scene) -> list[str]:
     folder = f"/proc/{scene.gateway.process.pid}/fd"
-    open_now = 0
+    found: list[str] = []
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # closed since
-            open_now += "ledger.db" not in os.readlink(f"{folder}/{name}")
-    return open_now
+            found.append(os.readlink(f"{folder}/{name}"))
+    return found
 
 
 def test_who_hangs_up_in_any_phase_leaves_nothing(scene: Scene) -> None:
@@ -116,6 +128,7 @@ def test_a_hundred_broken_connections_leave_no_descriptor(scene: Scene) -> None:
     before = descriptors(scene)
     some(48)
     scene.gateway.until(lambda: descriptors(scene) <= before + 8, 60)
+    assert ledgers(scene) <= threads(scene)
 
 
 def test_a_slow_reader_holds_the_command_back_and_not_the_gateway(scene: Scene) -> None:

@@ -90,10 +90,10 @@ def admit(
         workloads=workloads, spec=spec, base_env=base_env or {}, annotations=annotations or {},
         idempotency_key=idempotency_key,
     )  # fmt: skip
-    return admit_one(asking)
+    return _admit(asking)
 
 
-def admit_one(asking: Asking) -> Admitted:
+def _admit(asking: Asking) -> Admitted:
     checked = _check(asking)
     if isinstance(checked, Admitted):
         return checked
@@ -146,7 +146,7 @@ def rehearse(workloads: Workloads) -> None:
 
 def _alone(asking: Asking) -> Admitted | Exception:
     try:
-        return admit_one(asking)
+        return _admit(asking)
     except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
         return error
 

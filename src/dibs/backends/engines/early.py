@@ -5,8 +5,8 @@ process is looked at from outside, exactly as a running container is: nodes, mou
 environment is not in the process yet; it is read from what the runtime was told, changes by CDI included.
 
 Podman stops there when asked to. Docker does not: a thread of ours watches its control group while Docker starts it.
-That look is the proof for commands that end before the look after the start. Where none could be taken, there is none:
-it never makes one up.
+That look is the proof; of a command that goes on, the environment is read once more from its own process (`looks`).
+Where none could be taken, there is none, and the look comes after the start: it never makes one up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Looks at a container from outside: those that a start itself takes, and those that somebody asks for.
 
-Only the kernel is asked (`looking`, `cgroups`). What ended before anybody could look is described by the look that its
-start took, once; where there was none, only the engine's record is left (`recorded`).
+Only the kernel is asked (`looking`, `cgroups`). The look that a start took is used once, with the environment of the
+running command if it still runs; where there was none, it is looked at now. What ended before anybody could look is
+described by the engine's record alone (`recorded`).
 """
 
 from __future__ import annotations

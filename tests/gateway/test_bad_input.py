@@ -167,14 +167,14 @@ def test_slow_headers_and_slow_bodies_end_in_a_408(start_gateway: Callable[..., 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"HEAD_TIMEOUT" in answer
     assert raw(gateway).startswith(b"HTTP/1.1 408 ")
-    head = f"POST {ROOT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.token}\r\nContent-Length: 50\r\n\r\n"
-    answer = raw(gateway, head.encode() + b'{"gpu"')
+    head = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.token}\r\nContent-Length: 500000\r\n\r\n"
+    answer = raw(gateway, f"POST {ROOT} {head}".encode() + b'{"gpu"')
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"BODY_TIMEOUT" in answer
     made = gateway.ask("POST", ROOT, {"command": ["sleep", "60"]}).data["id"]
     gateway.sandbox(made, "running")
-    head = head.replace(f"POST {ROOT}", f"PUT {ROOT}/{made}/files?path=/tmp").replace("50", "500000")
-    assert raw(gateway, head.encode() + b"x" * 1000).startswith(b"HTTP/1.1 408 ")
+    answer = raw(gateway, f"PUT {ROOT}/{made}/files?path=/tmp {head}".encode() + b"x" * 1000)
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_too_many_connections_are_told_so(start_gateway: Callable[..., RunningGateway]) -> None:

@@ -141,6 +141,12 @@ class Engine:
         except OSError:
             return False
 
+    @property
+    def process(self) -> int:
+        """The engine's own, to be sent signals."""
+        assert self._daemon is not None
+        return self._daemon.pid
+
     def kill(self) -> None:
         """As a crash: the containers are not asked."""
         assert self._daemon is not None

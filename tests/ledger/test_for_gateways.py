@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import msgspec
 import pytest
 from tests.ledger.books import book, device
 
@@ -16,6 +18,7 @@ from dibs.ledger.secrets import gateway_secret
 from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
 from dibs.ledger.tokens import Tokens
+from dibs.process import myself
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -139,12 +142,14 @@ def test_a_command_is_found_again_and_its_end_is_recorded_once(home: Home) -> No
 def test_a_snapshot_outlives_its_sandbox(home: Home) -> None:
     with Ledger(home) as ledger:
         row, snapshots = book(ledger, device("gpu-0")), Snapshots(ledger)
-        first = snapshots.add(row.id, tenant="blue", name="good", backend="docker")
-        second = snapshots.add(row.id, tenant="blue", name="bad", backend="docker")
-        snapshots.ready(first.id, "img:1")
+        more: Any = {"tenant": "blue", "backend": "docker", "repository": "img", "owner": myself()}
+        first = snapshots.add(row.id, name="good", **more)
+        second = snapshots.add(row.id, name="bad", **more)
+        assert not first.abandoned
+        snapshots.ready(first.id)
         snapshots.failed(second.id, "no space")
         with pytest.raises(Conflict):
-            snapshots.ready(second.id, "img:2")
+            snapshots.ready(second.id)
         with ledger.writing():
             ledger.end(row.id, "exited", exit=None, reason="done")
             ledger.forget(row.id)
@@ -152,12 +157,25 @@ def test_a_snapshot_outlives_its_sandbox(home: Home) -> None:
         assert (len(found), total) == (1, 2)
         assert snapshots.list(tenant="red") == ([], 0)
         assert snapshots.list(sandbox_id=row.id)[1] == 2
-        assert snapshots.find(first.id, tenant="blue").image == "img:1"
+        assert snapshots.find(first.id, tenant="blue").image == f"img:{first.id}"
         assert snapshots.find(second.id).reason == "no space"
         with pytest.raises(NotFound):
             snapshots.find(first.id, tenant="red")
         assert snapshots.forget(first.id)
         assert not snapshots.forget(first.id)
+
+
+def test_a_snapshot_whose_maker_is_gone_is_taken_over_by_one(home: Home) -> None:
+    dead = msgspec.structs.replace(myself(), started=1)
+    with Ledger(home) as ledger, Ledger(home) as other:
+        row = book(ledger, device("gpu-0"))
+        made = Snapshots(ledger).add(row.id, tenant="", name="", backend="docker", repository="img", owner=dead)
+        assert made.abandoned
+        assert Snapshots(ledger).adopt(made, myself())
+        assert not Snapshots(other).adopt(made, myself())
+        assert not Snapshots(other).find(made.id).abandoned
+        Snapshots(other).ready(made.id)
+        assert not Snapshots(ledger).adopt(Snapshots(ledger).find(made.id), myself())
 
 
 def test_all_gateways_of_a_ledger_have_one_secret(home: Home) -> None:

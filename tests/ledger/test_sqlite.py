@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -133,7 +134,8 @@ def test_a_state_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -
 def _schema(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'alembic%'")
-    found = {" ".join(row[0].replace('"', "").split()) for row in rows}  # a renamed table is quoted
+    # A renamed table is quoted, an added column has its spaces elsewhere.
+    found = {re.sub(r"\s*([(),])\s*", r"\1", " ".join(row[0].replace('"', "").split())) for row in rows}
     found.add(f"version {connection.execute('PRAGMA user_version').fetchone()[0]}")
     connection.close()
     return {text for text in found if "alembic_version" not in text and "sqlite_sequence" not in text}

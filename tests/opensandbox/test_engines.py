@@ -16,6 +16,7 @@ from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -28,7 +29,10 @@ from tests.engines import shared
 from tests.engines.running import Engine
 from tests.opensandbox.conftest import Place, clear
 
+from dibs.ledger.rows import SandboxId
+from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
+from dibs.process import myself
 
 ENDED = ("Failed", "Terminated")
 
@@ -146,6 +150,42 @@ def test_a_snapshot_whose_image_was_removed_by_hand_can_still_be_removed(room: R
     assert room.place.ask("DELETE", where, token=room.place.other).status == 404
     assert room.place.ask("DELETE", where).status == 204
     assert room.place.ask("DELETE", where).status == 404
+
+
+def test_a_snapshot_is_made_by_the_next_gateway_if_its_own_was_killed(room: Room) -> None:
+    sandbox = room.place.made()
+    room.until(lambda: room.state(sandbox) == "Running")
+    gateway = room.place.gateway
+    os.kill(room.engine.process, signal.SIGSTOP)  # so that it is surely not made before the kill
+    try:
+        made = room.place.ask("POST", f"/v1/sandboxes/{sandbox}/snapshots", {"name": "late"})
+        assert made.status == 202
+        gateway.stop(signal.SIGKILL)
+    finally:
+        os.kill(room.engine.process, signal.SIGCONT)
+    gateway.start(gateway.port)
+    where = f"/v1/snapshots/{made.data['id']}"
+    room.until(lambda: room.place.ask("GET", where).data["status"]["state"] != "Creating")
+    assert room.place.ask("GET", where).data["status"]["state"] == "Ready"
+    assert len(_images(room, made.data["id"])) == 1
+    assert room.place.ask("DELETE", where).status == 204
+    assert _images(room, made.data["id"]) == []
+    wanted = json.dumps({"label": [f"dibs.snapshot=localhost/dibs-snapshot:{made.data['id']}"]})
+    left = room.engine.api("GET", f"{room.engine.prefix}/images/json?{urlencode({'filters': wanted})}")
+    assert left == (200, [])
+
+
+def test_a_snapshot_that_nobody_makes_any_more_can_be_removed(room: Room) -> None:
+    sandbox = room.place.made()
+    room.until(lambda: room.state(sandbox) == "Running")
+    with Ledger(room.place.gateway.home) as ledger:
+        row = ledger.sandbox(SandboxId(sandbox))
+        made = Snapshots(ledger).add(
+            sandbox, tenant=row.tenant, name="", backend=row.backend, repository="localhost/dibs-snapshot",
+            owner=msgspec.structs.replace(myself(), started=1),
+        )  # fmt: skip
+    assert room.place.ask("DELETE", f"/v1/snapshots/{made.id}").status == 204
+    assert room.place.ask("GET", f"/v1/snapshots/{made.id}").status == 404
 
 
 # --- containers that go away

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from dibs.backends.local.backend import LocalBackend
+from dibs.backends.port import Capability
 from dibs.errors import BackendUnavailable, DibsError, Timeout
 from dibs.home import Home
 from dibs.request.spec import parse_spec
-from dibs.workloads.admission import admit
+from dibs.workloads.admission import admit, waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.service import Workloads
 from dibs.workloads.waiting import WaitNews
@@ -91,6 +92,18 @@ def test_what_a_gateway_has_queued_is_served_when_it_is_back(service: Workloads,
             os.sched_yield()
     finally:
         hands.stop()
+
+
+def test_who_asks_why_a_queued_one_waits_is_told_that_its_backend_is_away(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = service.create(parse_spec({"gpu": 8, "command": ["sleep", "60"]}))
+    queued = admit(service, parse_spec({"gpu": 1, "wait": "1h"})).row
+    assert holder.name in waiting_for(service, queued)["waits_for"]
+    service.remove(holder.id, 0.0)
+    assert waiting_for(service, queued)["waits_for"] == "it is served now"
+    monkeypatch.setattr(LocalBackend, "available", lambda _: Capability(False, WORDS))
+    assert waiting_for(service, queued)["waits_for"] == WORDS
 
 
 def test_what_could_not_be_cleaned_up_does_not_hide_why_it_failed(

@@ -166,7 +166,8 @@ CREATE TABLE snapshots (
     image       TEXT NOT NULL,
     state       TEXT NOT NULL CHECK (state IN ('creating', 'ready', 'failed')),
     reason      TEXT NOT NULL,
-    created_at  REAL NOT NULL
+    created_at  REAL NOT NULL,
+    owner       TEXT NOT NULL DEFAULT 'null'
 );
 
 CREATE INDEX snapshots_by_tenant ON snapshots (tenant, created_at);

@@ -9,12 +9,15 @@ import msgspec
 
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.books import Beside, new_id
+from dibs.ledger.rows import encode
+from dibs.process import ProcessName, absent
 
+_OWNER = msgspec.json.Decoder(ProcessName | None)
 SnapshotState = Literal["creating", "ready", "failed"]
 
 
 class SnapshotRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One snapshot. `image` is known when it is ready."""
+    """One snapshot. `image` is what it is called, also while there is none yet."""
 
     id: str
     sandbox_id: str
@@ -25,34 +28,56 @@ class SnapshotRow(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: float
     image: str = ""
     reason: str = ""
+    owner: ProcessName | None = None  # who makes it; None if that was not noted
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it is being made by nobody: who did was killed."""
+        return self.state == "creating" and (self.owner is None or absent(self.owner))
 
 
 class Snapshots(Beside):
-    def add(self, sandbox_id: str, *, tenant: str, name: str, backend: str) -> SnapshotRow:
-        """A snapshot that is about to be made."""
-        row = SnapshotRow(new_id("snap"), sandbox_id, tenant, name, backend, "creating", time.time())
+    def add(
+        self, sandbox_id: str, *, tenant: str, name: str, backend: str, repository: str, owner: ProcessName
+    ) -> SnapshotRow:
+        """A snapshot that is about to be made, as an image of the repository."""
+        key = new_id("snap")
+        row = SnapshotRow(
+            key, sandbox_id, tenant, name, backend, "creating", time.time(), f"{repository}:{key}", owner=owner
+        )
         with self._joined():
             self._db.execute(
-                "INSERT INTO snapshots (id, host, sandbox_id, tenant, name, backend, image, state, reason, created_at)"
-                " VALUES (:id, :host, :sandbox, :tenant, :name, :backend, '', 'creating', '', :now)",
+                "INSERT INTO snapshots"
+                " (id, host, sandbox_id, tenant, name, backend, image, state, reason, created_at, owner)"
+                " VALUES (:id, :host, :sandbox, :tenant, :name, :backend, :image, 'creating', '', :now, :owner)",
                 id=row.id, host=self.host, sandbox=sandbox_id, tenant=tenant, name=name, backend=backend,
-                now=row.created_at,
+                image=row.image, now=row.created_at, owner=encode(owner),
             )  # fmt: skip
             self.note("snapshot.creating", sandbox_id=sandbox_id, detail=row.id)
         return row
 
-    def ready(self, snapshot_id: str, image: str) -> None:
-        self._settle(snapshot_id, "ready", image, "")
-
-    def failed(self, snapshot_id: str, reason: str) -> None:
-        self._settle(snapshot_id, "failed", "", reason)
-
-    def _settle(self, snapshot_id: str, state: SnapshotState, image: str, reason: str) -> None:
+    def adopt(self, row: SnapshotRow, owner: ProcessName) -> bool:
+        """Go on with an abandoned one. Of several who try, one gets True."""
         with self._joined():
             changed = self._db.execute(
-                "UPDATE snapshots SET state = :state, image = :image, reason = :reason"
-                " WHERE id = :id AND state = 'creating'",
-                id=snapshot_id, state=state, image=image, reason=reason,
+                "UPDATE snapshots SET owner = :new WHERE id = :id AND owner = :old AND state = 'creating'",
+                id=row.id, old=encode(row.owner), new=encode(owner),
+            )  # fmt: skip
+            if changed:
+                self.note("snapshot.adopted", sandbox_id=row.sandbox_id, detail=f"{row.id} by process {owner.pid}")
+        return bool(changed)
+
+    def ready(self, snapshot_id: str) -> None:
+        self._settle(snapshot_id, "ready", "")
+
+    def failed(self, snapshot_id: str, reason: str) -> None:
+        self._settle(snapshot_id, "failed", reason)
+
+    def _settle(self, snapshot_id: str, state: SnapshotState, reason: str) -> None:
+        with self._joined():
+            changed = self._db.execute(
+                "UPDATE snapshots SET state = :state, reason = :reason WHERE id = :id AND state = 'creating'",
+                id=snapshot_id, state=state, reason=reason,
             )  # fmt: skip
             row = self.find(snapshot_id)
             if changed != 1:
@@ -96,5 +121,5 @@ class Snapshots(Beside):
 def _snapshot(row: Any) -> SnapshotRow:
     return SnapshotRow(
         row["id"], row["sandbox_id"], row["tenant"], row["name"], row["backend"], row["state"], row["created_at"],
-        row["image"], row["reason"],
+        row["image"], row["reason"], _OWNER.decode(row["owner"]),
     )  # fmt: skip

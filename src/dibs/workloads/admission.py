@@ -275,6 +275,10 @@ def waiting_for(workloads: Workloads, row: SandboxRow) -> dict[str, Any]:
         spec=pending.spec, backend=workloads.backend_of(row), sandbox_id=row.id, who=workloads.identity, origin=GATEWAY
     )
     decision = Creation(workloads.home, ledger).plan(order, workloads.inventory(), mine.id)
-    waits_for = decision.waits_for if isinstance(decision, Refusal) else "it is served now"
+    if isinstance(decision, Refusal):
+        waits_for = decision.waits_for
+    else:
+        there = order.backend.available()
+        waits_for = "it is served now" if there.ok else there.reason
     place = [ticket.id for ticket in tickets].index(mine.id) + 1
     return {"place": place, "length": len(tickets), "waits_for": waits_for}

@@ -9,21 +9,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dibs.backends.port import Handle
 from dibs.devices.model import Device, ExternalUse, Inventory, SourceError
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, Problem, StateError
 from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
-from dibs.process import absent
+from dibs.process import ProcessName, absent
 from dibs.request.model import Request
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of
-from dibs.workloads.registry import Registry
+from dibs.workloads.registry import ENGINES, Registry
 
 SOMEBODY = "somebody else's sandbox"  # what a tenant is told of another's
 
@@ -41,36 +43,47 @@ def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
     """The devices of this host, now, and what containers that dibs did not start have of them."""
     from dibs.devices.inventory import look
 
-    found = with_containers(look(home, started_by_dibs=started_by_dibs(ledger)), registry)
+    ours = started_by_dibs(ledger)
+    found = _with_containers(look(home, started_by_dibs=ours), registry, ours)
     _tell_of_health(ledger, found)
     return found
 
 
-def with_containers(inventory: Inventory, registry: Registry) -> Inventory:
-    """Mark the devices that a container of an engine has. An engine that does not answer is an error that is shown."""
+def _with_containers(inventory: Inventory, registry: Registry, ours: Callable[[int], bool]) -> Inventory:
+    """Mark the devices that a container of an engine has. An engine that does not answer is an error that is shown; its
+    containers are then those that can be seen to run."""
     engines = registry.engines()
     if not engines or not inventory.devices:
         return inventory
     from dibs.backends.engines.external import ExternalHolder, held
 
     holders: list[ExternalHolder] = []
-    errors = list(inventory.errors)
+    silent: dict[str, Problem] = {}
     for engine in engines:
         try:
             holders += engine.external_holders()
         except BackendUnavailable as error:
-            problem = error.problems[0]
-            reason = f"the containers that have devices are not known: {problem.reason}"
-            errors.append(SourceError(engine.name, reason, problem.remedy))
+            silent[engine.name] = error.problems[0]
+    errors = inventory.errors
+    if silent:
+        from dibs.backends.engines.unasked import running
+
+        seen, complete = running(ours)
+        holders += seen
+        known = "known by what runs only" if complete else "not known"
+        errors += tuple(
+            SourceError(name, f"the containers that have devices are {known}: {problem.reason}", problem.remedy)
+            for name, problem in silent.items()
+        )
     uses = {
-        device: ExternalUse(holder.pid, holder.engine, holder.phrase)
+        device: ExternalUse(holder.pid, holder.engine or "its engine does not answer", holder.phrase)
         for device, holder in held(holders, inventory.devices).items()
     }
     devices = tuple(
         msgspec.structs.replace(device, used_by=(*device.used_by, uses[device.id])) if device.id in uses else device
         for device in inventory.devices
     )
-    return msgspec.structs.replace(inventory, devices=devices, errors=tuple(errors))
+    return msgspec.structs.replace(inventory, devices=devices, errors=errors)
 
 
 def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
@@ -95,7 +108,7 @@ def started_by_dibs(ledger: Ledger) -> Callable[[int], bool]:
     def ours() -> set[int]:
         found = set()
         for row in ledger.sandboxes(live_only=True):
-            init = handle_of(row).init
+            init = _first_process(handle_of(row))
             if init is not None and not absent(init):
                 try:
                     found.add(os.stat(f"/proc/{init.pid}/ns/pid").st_ino)
@@ -113,6 +126,17 @@ def started_by_dibs(ledger: Ledger) -> Callable[[int], bool]:
             return False  # cannot be told: counted as somebody else's, the card is then not given away
 
     return started
+
+
+def _first_process(handle: Handle) -> ProcessName | None:
+    if handle.init is not None or handle.backend not in ENGINES:
+        return handle.init
+    from dibs.backends.engines.keeping import init_of
+
+    try:
+        return init_of(Path(handle.folder))
+    except StateError:
+        return None  # another user's: what he has is leased to him, and so nobody else's
 
 
 def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *, ahead: str | None) -> World:

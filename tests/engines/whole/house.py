@@ -124,6 +124,13 @@ class House:
         """Of all containers, running or not."""
         return {str(one["Names"][0]).lstrip("/") for one in self.engine.containers()}  # type: ignore[index]
 
+    def images(self) -> set[str]:
+        """All that have no children, with and without names."""
+        status, found = self.engine.api("GET", f"{self.engine.prefix}/images/json")
+        assert status == 200, found
+        assert isinstance(found, list)
+        return {str(one["Id"]) for one in found}
+
     def kill(self, row: SandboxRow) -> None:
         assert self.engine.api("POST", f"{self.engine.prefix}/containers/dibs-{row.id}/kill?signal=KILL")[0] < 300
 

@@ -11,6 +11,7 @@ from tests.engines import images
 from tests.engines.whole.house import House, keeper_of, until
 
 from dibs.errors import BackendUnavailable, Busy, DibsError, Unsupported
+from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import exit_of
 
 
@@ -107,11 +108,24 @@ def test_a_container_can_be_kept_as_an_image(house: House) -> None:
     row = house.create(command=["sleep", "1000"])
     house.exec(row.id, "sh", "-c", "echo kept > /kept")
     backend = house.service.backend_of(row)
-    from dibs.workloads.reconcile import handle_of
-
     image = backend.snapshot(handle_of(row), "localhost/dibs-kept:1")
     assert house.run("cat", "/kept", image=image)[0] == "kept\n"
     house.engine.api("DELETE", f"{house.engine.prefix}/images/{image}?force=true")
+
+
+def test_an_image_that_was_made_twice_is_removed_twice(house: House) -> None:
+    """An engine finishes what a killed gateway has asked it for, also if the next one asks again."""
+    row = house.create(command=["sleep", "1000"])
+    backend, before = house.service.backend_of(row), house.images()
+    for content in ("one", "two"):
+        house.exec(row.id, "sh", "-c", f"echo {content} > /kept")
+        image = backend.snapshot(handle_of(row), "localhost/dibs-kept:2")
+    assert house.run("cat", "/kept", image=image)[0] == "two\n"
+    assert len(house.images() - before) == 2
+    for one in house.service.sandboxes(all=True):
+        house.service.remove(one.id, 0.0)
+    backend.remove_snapshot(image)
+    assert house.images() == before
 
 
 # --- by hand, past dibs

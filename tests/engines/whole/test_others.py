@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 from tests.engines import images, shared
 from tests.engines.whole.house import House
 
+from dibs.backends.engines import client, external
+from dibs.backends.engines import engine as line
 from dibs.devices import simulated
-from dibs.errors import Busy, DibsError, Unsupported
+from dibs.errors import BackendUnavailable, Busy, DibsError, Unsupported
 from dibs.request import parse_spec
 
 
@@ -136,6 +141,78 @@ def test_an_engine_that_does_not_answer_is_told_with_the_cards(house: House) -> 
     assert len(states) == 4
     house.engine.start()
     assert house.again().devices()[0].errors == ()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits ten seconds and more for an engine waits a moment."""
+    monkeypatch.setattr(external, "PATIENCE", 0.3)
+    monkeypatch.setattr(line, "PROBE", 0.3)
+
+
+@pytest.fixture(params=["killed", "frozen"])
+def lost(request: pytest.FixtureRequest, house: House, hasty: None) -> Iterator[House]:
+    """Its engine does not answer; a container that is not ours runs on, with a card."""
+    house.foreign("somebody", **requests(house.kind)["by name"])
+    assert list(taken(house)) == ["gpu-1"]
+    if request.param == "killed":
+        house.engine.kill()
+        yield house
+        house.engine.start()
+    else:
+        os.kill(house.engine.process, signal.SIGSTOP)
+        yield house
+        os.kill(house.engine.process, signal.SIGCONT)
+
+
+def test_a_card_in_a_container_is_not_given_away_while_its_engine_is_lost(lost: House) -> None:
+    row = lost.service.create(parse_spec({"backend": "local", "gpu": 3, "command": ["sleep", "1000"]}))
+    assert [one.id.rpartition("/")[2] for one in lost.service.leases()[0].devices] == ["gpu-0", "gpu-2", "gpu-3"]
+    with pytest.raises(Busy, match="its engine does not answer"):
+        lost.service.create(parse_spec({"backend": "local", "gpu": 1}))
+    inventory, _ = lost.service.devices()
+    assert [(one.source, "known by what runs only" in one.reason) for one in inventory.errors] == [(lost.kind, True)]
+    lost.service.remove(row.id, 0.0)
+
+
+def test_our_own_containers_are_not_taken_for_somebody_elses_while_their_engine_is_lost(house: House) -> None:
+    house.create(gpu=2)
+    house.engine.kill()
+    house.again()
+    assert [state for state, _ in house.states().values()] == ["held", "held", "free", "free"]
+    assert [one.used_by for one in house.service.inventory().devices] == [(), (), (), ()]
+    house.engine.start()
+
+
+def test_who_has_waited_for_a_silent_engine_once_does_not_wait_again_at_once(
+    house: House, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert taken(house) == {}
+    asked: list[str] = []
+    real = client.Client.answer
+
+    def answer(self: client.Client, method: str, path: str, **more: Any) -> Any:
+        asked.append(path)
+        return real(self, method, path, **more)
+
+    monkeypatch.setattr(client.Client, "answer", answer)
+    monkeypatch.setattr(line, "RETRY_AFTER", 1e9)
+    os.kill(house.engine.process, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            assert [one.source for one in house.service.devices()[0].errors] == [house.kind]
+        assert len(asked) == 1
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            house.create(gpu=1)
+        assert len(asked) == 1
+        monkeypatch.setattr(line, "RETRY_AFTER", 0.0)
+        assert [one.source for one in house.service.devices()[0].errors] == [house.kind], (
+            "asked again, and still silent"
+        )
+    finally:
+        os.kill(house.engine.process, signal.SIGCONT)
+    assert house.service.devices()[0].errors == ()
+    assert len(house.nodes(house.create(gpu=1))) == 1
 
 
 # --- auto, and explaining

@@ -18,6 +18,7 @@ look from outside comes right after.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,18 @@ from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.starts import Starts
 from dibs.backends.engines.together import Together
 from dibs.backends.port import Handle, Phase, Usage
-from dibs.errors import Unsupported
+from dibs.errors import BackendUnavailable, Unsupported
 from dibs.home import Home
 from dibs.process import absent
 
 if TYPE_CHECKING:
     from dibs.backends.engines.external import ExternalHolder
     from dibs.backends.engines.watching import Watch
+
+
+# Seconds in which an engine that does not tell about its containers is not asked for them again: one that is stuck is
+# enough for that, and whoever wants a device would wait each time.
+UNANSWERED = 30.0
 
 
 class EngineBackend(Creations, Starts, Conversations, Files):
@@ -48,6 +54,7 @@ class EngineBackend(Creations, Starts, Conversations, Files):
     def __init__(self, home: Home, address: str = "") -> None:
         super().__init__(home, address)
         self._external = Together(self._look_for_holders)
+        self._unanswered: tuple[float, BackendUnavailable] | None = None
 
     # --- filled in by each engine
 
@@ -84,7 +91,18 @@ class EngineBackend(Creations, Starts, Conversations, Files):
         return self._external()
 
     def _look_for_holders(self) -> list[ExternalHolder]:
-        from dibs.backends.engines.external import holders
+        from dibs.backends.engines.external import PATIENCE, holders
 
-        with self.asking() as client:
-            return holders(self.name, client, str(self._home.state))
+        if self._unanswered is not None and time.monotonic() - self._unanswered[0] < UNANSWERED:
+            raise self._unanswered[1]
+        began = time.monotonic()
+        try:
+            with self.asking() as client:
+                found = holders(self.name, client, str(self._home.state))
+        except BackendUnavailable as error:
+            now = time.monotonic()
+            stuck = now - began >= PATIENCE and not self._silent  # the silent one is seen to by `client`
+            self._unanswered = (now, error) if stuck else None
+            raise
+        self._unanswered = None
+        return found

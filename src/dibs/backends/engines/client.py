@@ -21,6 +21,8 @@ from dibs.process import ProcessName, name_of
 
 MOST_IDLE = 16  # connections that are kept; arbitrary
 TIMEOUT = 120.0  # of one wait for an answer; an engine that starts a container on a loaded machine takes its time
+QUESTION = 30.0  # the same, where nothing but an answer is asked for
+PING = 10.0  # the same, where the answer needs nothing but somebody who is there
 
 
 class EngineError(Exception):
@@ -45,9 +47,11 @@ class Unreachable(Exception):
 class Client:
     """Requests to one engine. `prefix` is the version part of its paths."""
 
-    def __init__(self, target: str, prefix: str) -> None:
+    def __init__(self, target: str, prefix: str, patience: float = QUESTION) -> None:
+        """`patience`: seconds that a question may take."""
         self.target = target
         self.prefix = prefix
+        self.patience = patience
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
@@ -101,6 +105,8 @@ class Client:
         accept: Iterable[int] = (),
     ) -> tuple[int, Any]:
         """As `call`, with the status."""
+        if timeout is None and method == "GET":
+            timeout = self.patience
         connection = self._take()
         try:
             response = connection.request(method, self.prefix + path, body, json=json, headers=headers, timeout=timeout)
@@ -116,12 +122,15 @@ class Client:
             raise EngineError(response.status, message_of(data), f"{method} {path}")
         return response.status, _decoded(data)
 
-    def head(self, path: str) -> dict[str, str]:
-        """The headers of an answer, from a path without the version."""
+    def ping(self) -> dict[str, str]:
+        """What the engine says of itself, in headers, without having to look at anything."""
         connection = self._take()
         try:
-            response = connection.request("GET", path, timeout=10.0)
+            response = connection.request("GET", "/_ping", timeout=min(PING, self.patience))
             response.read()
+        except TimeoutError:
+            connection.close()
+            raise
         except OSError as error:
             connection.close()
             raise Unreachable(self.target, error) from error

@@ -18,7 +18,7 @@ from dibs.backends.engines.endings import Endings
 from dibs.backends.engines.engine import container_name
 from dibs.backends.engines.states import PHASES
 from dibs.backends.port import Handle, Phase, Realisation, Workload
-from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
+from dibs.errors import DibsError, NotFound, StateError
 from dibs.home import Home
 
 FRESH = 2.0  # seconds that an image is taken to be as it was; a container is made from its id or refused
@@ -94,11 +94,14 @@ class Creations(Endings):
                 with self._lock:
                     self._images.clear()  # it may be the image that is gone
                 raise errors.translate(self.name, error, field="sandbox", value=workload.id) from error
-            if isinstance(error, Unreachable | TimeoutError):
+            if isinstance(error, Unreachable):
                 self._undo(workload.id, folder)
-                if isinstance(error, Unreachable):
-                    self.lost(error)
-                raise BackendUnavailable(f"{self.name} does not answer", code="ENGINE_UNREACHABLE") from error
+                self.lost(error)
+            if isinstance(error, TimeoutError):
+                try:
+                    self.waited(error, "sandbox", workload.id)
+                finally:
+                    self._undo(workload.id, folder)  # last: it is known now whether there is anybody to ask
             if isinstance(error, OSError):
                 reason = f"the sandbox's folder cannot be used: {error.strerror}"
                 raise StateError(reason, field="folder", value=str(folder)) from error

@@ -33,9 +33,9 @@ class DockerBackend(EngineBackend):
         super().__init__(home, address)
         self._places = places()
 
-    def _connect(self, target: str) -> Client:
-        client = Client(target.replace("tcp://", "http://", 1), "")
-        told = client.head("/_ping").get("api-version", "")
+    def _connect(self, target: str, patience: float) -> Client:
+        client = Client(target.replace("tcp://", "http://", 1), "", patience)
+        told = client.ping().get("api-version", "")
         parts = told.split(".")
         if len(parts) != 2 or not all(part.isdigit() for part in parts):
             raise EngineError(500, f"this is no Docker: it says that its API version is {told!r}", "GET /_ping")

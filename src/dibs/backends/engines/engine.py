@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from dibs.backends.engines import errors
-from dibs.backends.engines.client import Client, EngineError, Unreachable
+from dibs.backends.engines.client import QUESTION, Client, EngineError, Unreachable
 from dibs.backends.engines.facts import Facts
 from dibs.backends.engines.finding import Found, find
 from dibs.backends.port import Capability, Handle
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import socket
 
 RETRY_AFTER = 2.0  # seconds that an engine which lets one wait, and then does not answer, is not asked again; arbitrary
+PROBE = 2.0  # seconds within which an engine that was silent says that it is there, or is left alone again
 QUICK = 0.1  # seconds; what is found out in that time can be found out again: the engine may just have come back
 
 
@@ -42,10 +43,11 @@ class Engine:
         self._opened: Client | None = None
         self._known: Facts | None = None
         self._missing: tuple[float, DibsError] | None = None
+        self._silent = False  # it takes connections and does not answer
 
     # --- filled in by each engine
 
-    def _connect(self, target: str) -> Client:
+    def _connect(self, target: str, patience: float) -> Client:
         raise NotImplementedError
 
     def _look(self, client: Client) -> Facts:
@@ -76,17 +78,17 @@ class Engine:
                         found.reason, field="backend", value=self.name, code="ENGINE_NOT_RUNNING", remedy=found.remedy
                     )
                 try:
-                    self._opened = self._opened or self._connect(found.target)
+                    patience = PROBE if self._silent else QUESTION
+                    self._opened = self._opened or self._connect(found.target, patience)
                     self._known = self._look(self._opened)
+                    self._opened.patience, self._silent = QUESTION, False
                 except Unreachable as error:
                     raise errors.unreachable(self.name, error) from error
                 except EngineError as error:
                     raise errors.translate(self.name, error, field="backend", value=self.name) from error
                 except TimeoutError as error:
-                    reason = f"{self.name} does not answer"
-                    raise BackendUnavailable(
-                        reason, field="backend", value=found.target, code="ENGINE_UNREACHABLE"
-                    ) from error
+                    self._silent = True
+                    raise errors.silent(self.name, "backend", found.target) from error
             except DibsError as error:
                 self._opened = None
                 now = time.monotonic()
@@ -113,6 +115,23 @@ class Engine:
     def lost(self, error: Unreachable) -> NoReturn:
         self.forget()
         raise errors.unreachable(self.name, error) from error
+
+    def waited(self, error: TimeoutError, field: str, value: str) -> NoReturn:
+        """No answer came in time. If the engine is silent altogether, nobody else need wait for it as long."""
+        found = errors.silent(self.name, field, value)
+        with self._lock:
+            client = self._opened
+        if client is not None:
+            probe = Client(client.target, "", PROBE)
+            try:
+                probe.ping()
+            except (TimeoutError, Unreachable):
+                with self._lock:
+                    self._opened = self._known = None
+                    self._missing, self._silent = (time.monotonic(), found), True
+            finally:
+                probe.close()
+        raise found from error
 
     def asking(self, value: str = "", field: str = "sandbox") -> Asking:
         """For a `with`: the client, and whatever it raises in our words."""
@@ -176,8 +195,7 @@ class Asking:
         if isinstance(error, EngineError):
             raise errors.translate(name, error, field=self._field, value=self._value) from error
         if isinstance(error, TimeoutError):
-            reason = f"{name} does not answer"
-            raise BackendUnavailable(reason, field=self._field, value=self._value, code="ENGINE_UNREACHABLE") from error
+            self._engine.waited(error, self._field, self._value)
 
 
 def container_name(sandbox_id: str) -> str:

@@ -250,5 +250,13 @@ def unreachable(engine: str, error: Unreachable, remedy: str = "") -> BackendUna
     )
 
 
+def silent(engine: str, field: str, value: str) -> BackendUnavailable:
+    """An engine that takes questions and does not answer them in time."""
+    remedy = f"see what keeps it: journalctl -u {engine}; or start it anew: systemctl restart {engine}"
+    return BackendUnavailable(
+        f"{engine} does not answer", field=field, value=value, code="ENGINE_UNREACHABLE", remedy=remedy
+    )
+
+
 def one_line(text: str) -> str:
     return " ".join(text.split())[:600]

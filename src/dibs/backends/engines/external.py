@@ -18,11 +18,13 @@ from dibs.devices.model import Device, DeviceId
 from dibs.errors import BackendUnavailable
 from dibs.http import query, segment
 
+PATIENCE = 10.0  # seconds for each answer: whoever wants a device anywhere on this host waits for it
+
 
 class ExternalHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A running container with devices."""
 
-    engine: str
+    engine: str  # "" if that cannot be told
     container: str  # its id
     name: str
     image: str
@@ -63,7 +65,7 @@ class ExternalHolder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def phrase(self) -> str:
-        return f"{self.engine} container {self.name}"
+        return f"{self.engine} container {self.name}".lstrip()
 
 
 # Nodes that every card's container has: they tell no two cards apart.
@@ -91,12 +93,12 @@ def holders(engine: str, client: Client, home: str) -> list[ExternalHolder]:
     """All running containers of an engine that have devices and are not this installation's own."""
     found = []
     states = msgspec.json.encode({"status": ["running", "paused"]}).decode()
-    for one in client.call("GET", "/containers/json" + query(filters=states)) or ():
+    for one in client.call("GET", "/containers/json" + query(filters=states), timeout=PATIENCE) or ():
         labels = one.get("Labels") or {}
         if labels.get("dibs.home") == home:
             continue
         try:
-            document = client.call("GET", f"/containers/{segment(one['Id'])}/json")
+            document = client.call("GET", f"/containers/{segment(one['Id'])}/json", timeout=PATIENCE)
         except EngineError as error:
             if error.status == 404:
                 continue  # it ended since

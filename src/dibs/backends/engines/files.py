@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from dibs.backends import tars
 from dibs.backends.engines import errors, images, looking
 from dibs.backends.engines.engine import container, container_name
@@ -12,6 +14,7 @@ from dibs.backends.port import Handle
 from dibs.errors import Conflict
 from dibs.http import query, segment
 
+_LABEL = "dibs.snapshot"  # on an image: of which snapshot it is
 LONG = 600.0  # seconds for a large archive, or a large image
 DEVICE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -67,8 +70,8 @@ class Files(Lives):
         path = "/commit" + query(
             container=container_name(handle.sandbox_id), repo=repository, tag=tag or None, pause=True
         )
-        for variable in self._told_of_devices(handle):
-            path += "&" + query(changes=f"ENV {variable}=")[1:]
+        for change in (f"LABEL {_LABEL}={name}", *(f"ENV {variable}=" for variable in self._told_of_devices(handle))):
+            path += "&" + query(changes=change)[1:]
         self.ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=LONG)
         return f"{repository}:{tag}" if tag else repository
 
@@ -88,3 +91,10 @@ class Files(Lives):
                 f"a container is made of it ({self.name} says: {said})", field="snapshot", value=image,
                 code="SNAPSHOT_IN_USE", remedy="remove what was made of it first",
             )  # fmt: skip
+        # An engine finishes an image that it was asked for by somebody who was killed: made twice, one has no name.
+        filters = msgspec.json.encode({"label": [f"{_LABEL}={image}"], "dangling": ["true"]}).decode()
+        for other in (
+            self.ask(None, "GET", "/images/json" + query(filters=filters), value=image, field="snapshot") or ()
+        ):
+            path = f"/images/{segment(other['Id'])}"
+            self.answer(None, "DELETE", path, accept=(404, 409), value=image, field="snapshot")

@@ -41,9 +41,9 @@ class PodmanBackend(EngineBackend):
                 self._attached.add(handle.folder)  # Podman sets a container up for that
         return session
 
-    def _connect(self, target: str) -> Client:
-        client = Client(target.replace("tcp://", "http://", 1), "")
-        told = client.head("/_ping").get("libpod-api-version", "")
+    def _connect(self, target: str, patience: float) -> Client:
+        client = Client(target.replace("tcp://", "http://", 1), "", patience)
+        told = client.ping().get("libpod-api-version", "")
         if not told:
             raise EngineError(500, "this is no Podman: it does not tell a libpod API version", "GET /_ping")
         if int(told.partition(".")[0]) < 4:

@@ -1,7 +1,8 @@
 """Snapshots: images made of sandboxes, where the backend can make one; where it cannot, a 409 with its reason.
 
 Making one may take minutes: the request is answered when it is sure that it can be done, and the image is made in a
-thread of the pool. A snapshot belongs to the tenant of its sandbox and outlives it.
+thread of the pool. If the gateway is killed meanwhile, the next one makes it, as soon as somebody looks at it. A
+snapshot belongs to the tenant of its sandbox and outlives it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,8 +24,9 @@ from dibs.gateway.opensandbox import listing, rows, types
 from dibs.gateway.opensandbox.answers import answer, part
 from dibs.gateway.opensandbox.requests import decode_object
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxRow
+from dibs.ledger.rows import SandboxId
 from dibs.ledger.snapshots import SnapshotRow, Snapshots
+from dibs.process import myself
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
@@ -84,7 +88,7 @@ async def create_snapshot(request: Asked) -> Response[bytes]:
         reason = "a name is up to 63 letters, digits, dots, - and _"
         raise InvalidRequest(reason, field="name", value=str(name), code="NAME_INVALID")
 
-    def begin(workloads: Workloads) -> tuple[SandboxRow, SnapshotRow]:
+    def begin(workloads: Workloads) -> SnapshotRow:
         mine, row = rows.find(workloads, identity, sandbox_id)
         if row.state not in ("running", "paused"):
             raise Conflict(f"the sandbox is {row.state}", field="sandbox", value=row.id, code="WRONG_STATE")
@@ -93,24 +97,48 @@ async def create_snapshot(request: Asked) -> Response[bytes]:
                 f"the {row.backend} backend keeps no images", field="sandbox", value=row.id,
                 code="SNAPSHOT_UNSUPPORTED", remedy="copy the files out, or use an engine: dibs.backend=docker",
             )  # fmt: skip
-        return row, Snapshots(mine.ledger).add(row.id, tenant=row.tenant, name=name, backend=row.backend)
+        return Snapshots(mine.ledger).add(
+            row.id, tenant=row.tenant, name=name, backend=row.backend, repository=_REPOSITORY, owner=myself()
+        )
 
-    row, snapshot = await gateway.pool.call(begin)
-    task = asyncio.get_running_loop().create_task(_make(gateway, row, snapshot))
-    _making.add(task)
-    task.add_done_callback(_making.discard)
+    snapshot = await gateway.pool.call(begin)
+    _begin(gateway, snapshot)
     return answer(view(snapshot), 202)
 
 
-async def _make(gateway: Gateway, row: SandboxRow, snapshot: SnapshotRow) -> None:
+def _begin(gateway: Gateway, snapshot: SnapshotRow, *, again: bool = False) -> None:
+    task = asyncio.get_running_loop().create_task(_make(gateway, snapshot, again=again))
+    _making.add(task)
+    task.add_done_callback(_making.discard)
+
+
+async def _take_over(gateway: Gateway, found: Iterable[SnapshotRow]) -> None:
+    """Go on with those whose gateway was killed."""
+    for row in found:
+        if row.abandoned and await gateway.pool.call(partial(_adopt, row)):
+            _begin(gateway, row, again=True)
+
+
+def _adopt(row: SnapshotRow, workloads: Workloads) -> bool:
+    return Snapshots(workloads.ledger).adopt(row, myself())
+
+
+async def _make(gateway: Gateway, snapshot: SnapshotRow, *, again: bool) -> None:
     def work(workloads: Workloads) -> None:
         books = Snapshots(workloads.ledger)
         try:
-            image = workloads.backend_of(row).snapshot(handle_of(row), f"{_REPOSITORY}:{snapshot.id}")
+            row = workloads.ledger.sandbox(SandboxId(snapshot.sandbox_id))
+            if row.state not in ("running", "paused"):
+                books.failed(snapshot.id, "the sandbox ended before its snapshot was made")
+                return
+            backend = workloads.backend_of(row)
+            if again:
+                backend.remove_snapshot(snapshot.image)  # how complete it is nobody knows
+            backend.snapshot(handle_of(row), snapshot.image)
         except DibsError as error:
             books.failed(snapshot.id, str(error))
             return
-        books.ready(snapshot.id, image)
+        books.ready(snapshot.id)
 
     try:
         await gateway.pool.call_long(work)
@@ -127,17 +155,18 @@ async def list_snapshots(request: Asked) -> Response[bytes]:
     only = {name: value for name, value in pairs if name in ("sandboxId", "name")}
     query = listing.read_query(pairs, known=("sandboxId", "name", "state"))
 
-    def work(workloads: Workloads) -> types.Snapshots:
+    def work(workloads: Workloads) -> list[SnapshotRow]:
         mine = workloads.seen_by(identity)
-        found = [
+        return [
             row
             for row in _all(mine, only.get("sandboxId"))
             if only.get("name", row.name) == row.name and (not wanted or row.state in wanted)
         ]
-        part = found[query.offset : query.offset + query.page_size]
-        return types.Snapshots([view(row) for row in part], types.paged(query.page, query.page_size, len(found)))
 
-    return answer(await _gateway(request).pool.call(work))
+    found = await _gateway(request).pool.call(work)
+    await _take_over(_gateway(request), found)
+    part = found[query.offset : query.offset + query.page_size]
+    return answer(types.Snapshots([view(row) for row in part], types.paged(query.page, query.page_size, len(found))))
 
 
 def _all(mine: Workloads, sandbox_id: str | None) -> list[SnapshotRow]:
@@ -155,11 +184,13 @@ async def get_snapshot(request: Asked) -> Response[bytes]:
     snapshot_id = part(request, "snapshot_id")
     identity = _identity(request, "sandboxes:read")
 
-    def work(workloads: Workloads) -> types.Snapshot:
+    def work(workloads: Workloads) -> SnapshotRow:
         mine = workloads.seen_by(identity)
-        return view(Snapshots(mine.ledger).find(snapshot_id, tenant=_tenant(mine)))
+        return Snapshots(mine.ledger).find(snapshot_id, tenant=_tenant(mine))
 
-    return answer(await _gateway(request).pool.call(work))
+    found = await _gateway(request).pool.call(work)
+    await _take_over(_gateway(request), [found])
+    return answer(view(found))
 
 
 @delete("/snapshots/{snapshot_id:str}", status_code=204)
@@ -171,10 +202,9 @@ async def delete_snapshot(request: Asked) -> None:
         mine = workloads.seen_by(identity)
         books = Snapshots(mine.ledger)
         row = books.find(snapshot_id, tenant=_tenant(mine))
-        if row.state == "creating":
+        if row.state == "creating" and not (row.abandoned and books.adopt(row, myself())):
             raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
-        if row.image:
-            mine.registry.get(row.backend).remove_snapshot(row.image)
+        mine.registry.get(row.backend).remove_snapshot(row.image)
         books.forget(row.id)  # only when the image is gone
 
     await _gateway(request).pool.call_long(work)

@@ -20,7 +20,7 @@ from dibs.backends.port import Handle
 from dibs.errors import Busy, Conflict
 from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
-from dibs.ledger.store import Ledger, new_id
+from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, boot_id, host_id, myself, pid_namespace
 from dibs.workloads.reconcile import reconcile
 from dibs.workloads.registry import Registry
@@ -51,6 +51,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.url = self.new_url()
         self.ledger = Ledger(self.home, self.url)
         self.registry = Registry(self.home)
+        self.number = 0  # not by chance: what is drawn from sorted names must be the same whenever it is run again
         self.model: dict[str, tuple[set[str], bool]] = {}  # live sandbox -> its units, whether its processes live
 
     def teardown(self) -> None:
@@ -63,9 +64,11 @@ class LedgerMachine(RuleBasedStateMachine):
         units = [unit for name in names for unit in DEVICES[name]]
         taken = set().union(*(units for units, _ in self.model.values())) if self.model else set()
         row = SandboxRow(
-            id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state="creating", uid=0, username="anna",
+            id=SandboxId(f"sb-{self.number:04}"), name=f"n-{self.number}", backend="fake", state="creating", uid=0,
+            username="anna",
             owner=myself(), spec=b"{}", folder="/nowhere", created_at=1.0,
         )  # fmt: skip
+        self.number += 1
         devices = [LeasedDevice(name, units=DEVICES[name]) for name in sorted(names)]
         possible = len(units) == len(set(units)) and not taken.intersection(units)
         try:

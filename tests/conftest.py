@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.workloads.service import Workloads
+
+# How fast an example is made or run says how busy the machine is, and nothing of what is tested.
+settings.register_profile("dibs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dibs")
 
 # Whoever runs the tests in the background (`make test &`) has Ctrl-C ignored, and so would every program that a test
 # starts and presses it on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dibs.cdi import (
@@ -136,7 +136,6 @@ def test_damaged_spec_never_crashes(good: bytes, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_garbage_file_is_recorded_by_the_cache_and_hides_nothing(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "garbage.yaml").write_bytes(data)
@@ -147,7 +146,6 @@ def test_garbage_file_is_recorded_by_the_cache_and_hides_nothing(data: bytes) ->
 
 
 @given(specs)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_spec_survives_encoding_in_both_formats(spec: Spec) -> None:
     spec = Spec(minimum_required_version(spec), spec.kind, spec.annotations, spec.devices, spec.container_edits)
     assert parse_spec(encode_json(spec)) == spec
@@ -155,7 +153,7 @@ def test_spec_survives_encoding_in_both_formats(spec: Spec) -> None:
 
 
 @given(specs)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_spec_survives_writing_and_reading(spec: Spec) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache([folder])
@@ -168,7 +166,6 @@ def test_spec_survives_writing_and_reading(spec: Spec) -> None:
 
 
 @given(edits)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_injecting_twice_only_doubles_hooks_and_cgroup_rules(part: ContainerEdits) -> None:
     once = apply_edits({}, part, host_root=HOST)
     twice = apply_edits(once, part, host_root=HOST)

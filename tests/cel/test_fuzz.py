@@ -1,7 +1,7 @@
 """Whatever is thrown at it, the engine answers with a value or a CelError, within its budget."""
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dibs import cel
@@ -43,7 +43,7 @@ def _try(text: str) -> None:
     assert shown
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.text(max_size=200))
 @example("\ud800")
 @example("'\ud800' == ''")
@@ -52,13 +52,13 @@ def test_any_text_is_answered(text: str) -> None:
     _try(text)
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=1_500)
 @given(st.lists(st.sampled_from(_PIECES), max_size=25).map("".join))
 def test_any_heap_of_pieces_is_answered(text: str) -> None:
     _try(text)
 
 
-@settings(max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1_500)
 @given(
     st.sampled_from(_SEEDS),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(_PIECES)), max_size=6),
@@ -75,7 +75,7 @@ def test_the_seeds_themselves_are_good(seed: str) -> None:
     compile_selector(seed, list_attributes=True)
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=1_000)
 @given(st.text("ab()[]{}|*+?.^$\\1,:P<>=!-dwspLQExiUm", max_size=20), st.text("ab1 \n", max_size=10))
 def test_any_pattern_is_answered(pattern: str, text: str) -> None:
     try:

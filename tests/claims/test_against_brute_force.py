@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.claims import brute
 from tests.claims.worlds import DRIVER, JSON, allocate, device_class, held, resource_slice
@@ -92,7 +92,7 @@ def _slices(found: list[JSON], counters: JSON) -> list[JSON]:
     return [resource_slice(found, "devices", pool=pool), counting]
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500)
 @given(devices(), claims(), st.data())
 def test_the_same_claims_can_be_served_and_what_is_given_is_valid(
     world: tuple[list[JSON], JSON], wanted: list[JSON], data: st.DataObject

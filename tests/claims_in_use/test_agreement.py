@@ -111,7 +111,7 @@ def agree(request: Request, claim: dict[str, Any] | None, inventory: Inventory) 
     assert ids(by_claim) == ids(by_plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given_values(inventories(), wishes(FROM, "all"))
 def test_one_wish_gets_the_same_devices_from_both(inventory: Inventory, wish: str) -> None:
     request = parse_request({"gpu": wish})
@@ -119,7 +119,7 @@ def test_one_wish_gets_the_same_devices_from_both(inventory: Inventory, wish: st
     agree(request, claim_of(request, "claim"), inventory)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given_values(inventories(), st.lists(wishes(FROM), min_size=2, max_size=3))
 def test_several_wishes_get_the_same_devices_from_both(inventory: Inventory, several: list[str]) -> None:
     request = parse_request({"gpu": several})
@@ -129,14 +129,14 @@ def test_several_wishes_get_the_same_devices_from_both(inventory: Inventory, sev
 # -- parts of cards: an upper bound of memory takes them too
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given_values(inventories(), wishes(UP_TO))
 def test_one_wish_that_may_get_parts_gets_the_same_from_both(inventory: Inventory, wish: str) -> None:
     request = parse_request({"gpu": wish})
     agree(request, claim_of(request, "claim"), inventory)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given_values(inventories(), st.lists(wishes(FROM + UP_TO), min_size=2, max_size=3))
 def test_several_wishes_of_both_kinds_get_the_same_from_both(inventory: Inventory, several: list[str]) -> None:
     assume(not wants_the_whole_and_a_part(inventory))

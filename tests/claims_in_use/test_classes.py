@@ -59,7 +59,7 @@ def test_a_built_in_class_is_valid_without_alpha_features(device_class: DeviceCl
         compile_selector(selector.cel.expression, consumable_capacity=False, list_attributes=False)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given_values(
     st.sampled_from(["gpu.nvidia.com", "gpu.example.com", "nic.example.com"]),
     st.dictionaries(

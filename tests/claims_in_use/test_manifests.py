@@ -183,7 +183,7 @@ def test_aliases_of_aliases_are_refused_before_they_grow() -> None:
     assert "values, aliases counted in full" in problems(bomb)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given_values(st.binary(max_size=200))
 def test_noise_is_never_a_crash(data: bytes) -> None:
     parse_manifests(data)
@@ -198,7 +198,7 @@ JSON = st.recursive(
 FIELDS = ("apiVersion", "kind", "metadata", "spec", "status", "items", "name", "devices", "requests", "exactly", "pool")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given_values(
     st.sampled_from(["ResourceClaim", "ResourceSlice", "DeviceClass", "DeviceTaintRule", "Node", "List", "NodeList"]),
     st.dictionaries(st.sampled_from(FIELDS), JSON | st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)),
@@ -210,7 +210,7 @@ def test_objects_full_of_nonsense_are_told_apart_from_a_crash(kind: str, fields:
     assert found.problems or found.manifests or kind in ("List", "NodeList")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given_values(JSON)
 def test_json_and_yaml_of_a_value_read_alike(value: object) -> None:
     as_json = documents(json.dumps({"v": value}).encode())

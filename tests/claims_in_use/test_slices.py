@@ -273,7 +273,7 @@ def odd_devices(draw: st.DrawFn) -> Device:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given_values(st.lists(odd_devices(), max_size=12, unique_by=lambda device: (device.driver, device.pool, device.name)))
 def test_whatever_was_found_the_slices_are_valid(devices: list[Device]) -> None:
     inventory = Inventory(tuple(devices))
@@ -283,7 +283,7 @@ def test_whatever_was_found_the_slices_are_valid(devices: list[Device]) -> None:
     assert len({published_id(device) for device in devices}) == len(devices)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given_values(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_two_devices_go_together_exactly_if_they_share_no_unit(units: list[frozenset[str]]) -> None:
     devices = tuple(device(f"d{i}", *sorted(own)) for i, own in enumerate(units))

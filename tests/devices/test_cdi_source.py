@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.cdi.cache import Cache
@@ -204,7 +204,6 @@ def test_the_folders_come_from_the_environment() -> None:
 names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.:-]{0,70}[A-Za-z0-9])?", fullmatch=True).filter(lambda n: n != "all")
 
 
-@settings(deadline=None)
 @given(st.dictionaries(names, st.sets(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=8))
 def test_whatever_a_spec_says_ids_are_unique_and_overlaps_exclude_each_other(spec: dict[str, set[int]]) -> None:
     import tempfile

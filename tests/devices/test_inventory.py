@@ -282,7 +282,7 @@ def test_while_a_world_is_simulated_nothing_real_is_read(host: Any, tmp_path: Pa
     assert all(device.simulated for device in world.devices)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     cards=st.integers(0, 4),
     seen=st.sets(st.integers(0, 4)),

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.devices import catalogue
@@ -52,7 +52,6 @@ worlds = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(worlds)
 def test_ids_and_uuids_are_unique(world: World) -> None:
     devices = devices_of(world, "box")
@@ -60,7 +59,6 @@ def test_ids_and_uuids_are_unique(world: World) -> None:
     assert len({device.uuid for device in devices}) == len(devices)
 
 
-@settings(deadline=None)
 @given(worlds)
 def test_every_alias_names_exactly_one_device(world: World) -> None:
     inventory = Inventory(devices_of(world, "box"))
@@ -69,7 +67,6 @@ def test_every_alias_names_exactly_one_device(world: World) -> None:
             assert inventory.find(name) == (device,), name
 
 
-@settings(deadline=None)
 @given(worlds)
 def test_whole_cards_never_share_a_unit(world: World) -> None:
     cards = [device for device in devices_of(world, "box") if device.parent is None]
@@ -77,7 +74,6 @@ def test_whole_cards_never_share_a_unit(world: World) -> None:
     assert set(taken.values()) == {1}
 
 
-@settings(deadline=None)
 @given(worlds)
 def test_the_parts_of_a_card_share_units_with_the_card_and_with_nothing_else(world: World) -> None:
     devices = devices_of(world, "box")
@@ -92,7 +88,6 @@ def test_the_parts_of_a_card_share_units_with_the_card_and_with_nothing_else(wor
         assert len(units) == len(set(units)) == len(siblings)
 
 
-@settings(deadline=None)
 @given(worlds)
 def test_a_world_survives_being_written_and_read(world: World) -> None:
     import tempfile

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.errors import InvalidRequest
@@ -250,7 +250,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200) | _VALUES.map(lambda value: json.dumps(value).encode()))
 def test_any_body_is_read_or_refused_and_nothing_else(body: bytes) -> None:
     for kind in (SandboxPatch, ExecRequest):
@@ -261,7 +261,6 @@ def test_any_body_is_read_or_refused_and_nothing_else(body: bytes) -> None:
         assert isinstance(found, kind)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_query_is_read_or_refused_and_nothing_else(query: bytes) -> None:
     try:

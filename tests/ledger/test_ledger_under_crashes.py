@@ -163,6 +163,6 @@ def _server() -> None:
 
 
 TestLedgerUnderCrashes = LedgerMachine.TestCase
-TestLedgerUnderCrashes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLedgerUnderCrashes.settings = settings(max_examples=60, stateful_step_count=30)
 TestLedgerOnPostgresUnderCrashes = pytest.mark.usefixtures("_server")(PostgresMachine.TestCase)
-TestLedgerOnPostgresUnderCrashes.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestLedgerOnPostgresUnderCrashes.settings = settings(max_examples=25, stateful_step_count=30)

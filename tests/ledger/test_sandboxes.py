@@ -229,7 +229,7 @@ def test_a_label_in_another_case_is_another_label(home: Home) -> None:
 AWKWARD = st.text(st.sampled_from('ab"\\%_!:,{}é\0AB'), max_size=4)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     kept=st.lists(st.dictionaries(AWKWARD, AWKWARD, max_size=3), max_size=4),
     wanted=st.dictionaries(AWKWARD, AWKWARD, min_size=1, max_size=2),

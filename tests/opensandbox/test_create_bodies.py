@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.errors import DibsError, InvalidRequest, NotFound, Problem
@@ -292,7 +292,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
 def test_any_values_are_taken_or_refused_with_problems_and_nothing_else_happens(changes: dict[str, Any]) -> None:
     found: list[Problem] = []

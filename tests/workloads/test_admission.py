@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 import pytest
+from tests.workloads.admitting import admit
 
 from dibs.errors import BackendUnavailable, Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
 from dibs.home import Home
@@ -17,7 +18,7 @@ from dibs.ledger.store import Ledger
 from dibs.process import name_of
 from dibs.request.spec import parse_spec
 from dibs.settings import Quota, Settings
-from dibs.workloads.admission import Admitted, Asking, admit, admit_all, waiting_for
+from dibs.workloads.admission import Admitted, Asking, admit_all, waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import Registry
@@ -275,14 +276,15 @@ DYING_GATEWAY = """
     import os, signal, sys
     from dibs.home import find_home
     from dibs.request.spec import parse_spec
-    from dibs.workloads.admission import admit
+    from dibs.workloads.admission import Asking, admit_all
     from dibs.workloads.identity import Identity
     from dibs.workloads.service import Workloads
 
     with Workloads(find_home()) as service:
         acme = service.seen_by(Identity(name="a", uid=os.getuid(), tenant="acme", afar=True))
-        print(admit(acme, parse_spec({"gpu": 8, "ttl": "2s", "command": ["sleep", "60"], "env": {"A": "1"}})).row.id)
-        print(admit(acme, parse_spec({"gpu": 1, "wait": "1h", "command": ["sleep", "60"]})).row.id)
+        for asked in ({"gpu": 8, "ttl": "2s", "env": {"A": "1"}}, {"gpu": 1, "wait": "1h"}):
+            spec = parse_spec({"command": ["sleep", "60"], **asked})
+            print(admit_all([Asking(workloads=acme, spec=spec)])[0].row.id)
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 """

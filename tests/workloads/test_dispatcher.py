@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.workloads.admitting import admit
+
 from dibs.backends.port import Exit, Phase, Status
 from dibs.home import Home
 from dibs.ledger.rows import SandboxId
 from dibs.request.spec import parse_spec
-from dibs.workloads.admission import admit
 from dibs.workloads.creation import Creation, Order, withdraw
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.reconcile import finish, handle_of

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from tests.workloads.admitting import admit
 
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Capability
 from dibs.errors import BackendUnavailable, DibsError, Timeout
 from dibs.home import Home
 from dibs.request.spec import parse_spec
-from dibs.workloads.admission import admit, waiting_for
+from dibs.workloads.admission import waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.service import Workloads
 from dibs.workloads.waiting import WaitNews

@@ -30,7 +30,7 @@ import os, signal, sys, threading
 from dibs.backends.local.backend import LocalBackend
 from dibs.ledger.store import Ledger
 from dibs.request import parse_spec
-from dibs.workloads.admission import admit
+from dibs.workloads.admission import Asking, admit_all
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.service import Workloads
 when, where, verb = sys.argv[1:4]
@@ -46,7 +46,7 @@ with Workloads() as service:
     command = ["sh", "-c", "echo $VALUE >> ran; sleep 1000"]
     spec = parse_spec({"gpu": 8, "name": "one", "command": command, "workdir": os.getcwd(), "env": {"VALUE": "kept"}})
     hands.start()
-    hands.submit(admit(service, spec))
+    hands.submit(admit_all([Asking(workloads=service, spec=spec)])[0])
     threading.Event().wait()
 """
 

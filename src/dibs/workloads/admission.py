@@ -77,23 +77,8 @@ class Admitted(msgspec.Struct, frozen=True):
     devices: tuple[LeasedDevice, ...] = ()
 
 
-def admit(
-    workloads: Workloads,
-    spec: SandboxSpec,
-    *,
-    base_env: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    idempotency_key: str = "",
-) -> Admitted:
-    """Accept a sandbox for the identity of `workloads`, or raise with every reason."""
-    asking = Asking(
-        workloads=workloads, spec=spec, base_env=base_env or {}, annotations=annotations or {},
-        idempotency_key=idempotency_key,
-    )  # fmt: skip
-    return _admit(asking)
-
-
 def _admit(asking: Asking) -> Admitted:
+    """Accept one, or raise with every reason."""
     checked = _check(asking)
     if isinstance(checked, Admitted):
         return checked

@@ -247,6 +247,11 @@ class Backend(Protocol):
         """Whether this limit would really be enforced."""
         ...
 
+    def acquaint(self, image: str) -> None:
+        """Find out what `render` has to know of an image. That may take time; `render` is called while everybody else
+        waits for the ledger. Raises BackendUnavailable."""
+        ...
+
     def render(self, workload: Workload, folder: Path) -> Realisation:
         """The native form; looks, touches nothing. Raises Unsupported or InvalidRequest with all reasons."""
         ...

@@ -146,6 +146,9 @@ class HostBackend:
     def available(self) -> Capability:
         return self._inner.available() if self._uid == 0 else self._of_user("available")
 
+    def acquaint(self, image: str) -> None:
+        self._inner.acquaint(image)
+
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return self._inner.can_limit(limit) if self._uid == 0 else self._of_user("can_limit", text=limit)
 

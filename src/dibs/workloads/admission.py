@@ -169,6 +169,7 @@ def _check(asking: Asking) -> _Checked | Admitted:
             return Admitted(workloads.sandbox(known), again=True)
     check_reach(workloads, spec)
     backend, spec = choose(spec, workloads.registry, who.uid)
+    backend.acquaint(spec.image)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=asking.base_env,
         origin=GATEWAY, annotations=asking.annotations,

@@ -19,7 +19,8 @@ from contextlib import closing
 import msgspec
 
 from dibs.backends.port import Handle, Phase
-from dibs.errors import BackendUnavailable, DibsError, Problem, Timeout
+from dibs.devices.model import Inventory
+from dibs.errors import BackendUnavailable, DibsError, NotFound, Problem, Timeout
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
@@ -240,33 +241,44 @@ class Dispatcher:
         creation = Creation(workloads.home, ledger)
         inventory = workloads.inventory()
         for ticket in mine[:_SERVED_AT_ONCE]:
-            work: Work | None = None
-            late = ""
-            with ledger.writing():
-                row = _row_of(workloads, ticket)
-                if row is None or row.state != "queued":
-                    continue
-                order = _order(workloads, row)
-                decision = creation.plan(order, inventory, ticket.id)
-                if isinstance(decision, Refusal):
-                    late = _hopeless(decision) or _late(order, row, decision.waits_for)
-                else:
-                    try:
-                        prepared = creation.prepare(order, decision, inventory)
-                        ledger.book_queued(row.id)
-                        creation.lease(prepared)
-                        ledger.dequeue(ticket.id, "served")
-                        work = (order, prepared)
-                    except BackendUnavailable as error:
-                        if ledger_away(error):
-                            raise
-                        late = _late(order, row, error.problems[0].reason)  # the engine may come back in time
-                    except DibsError as error:
-                        late = f"{error.code}: {error}"
+            row = _row_of(workloads, ticket)
+            if row is None:
+                continue
+            order = _order(workloads, row)
+            try:
+                order.backend.acquaint(order.spec.image)
+                work, late = self._serve(workloads, creation, order, inventory, ticket)
+            except BackendUnavailable as error:
+                if ledger_away(error):
+                    raise
+                work, late = None, _late(order, row, error.problems[0].reason)  # the engine may come back in time
             if work is not None:
                 self._hand_out(*work)
             elif late:
                 creation.fail(row.id, _gave_up(row, late))
+
+    def _serve(
+        self, workloads: Workloads, creation: Creation, order: Order, inventory: Inventory, ticket: Ticket
+    ) -> tuple[Work | None, str]:
+        """What is to be made now; or why there is no use in waiting any longer, empty if there is."""
+        ledger = workloads.ledger
+        with ledger.writing():
+            row = _row_of(workloads, ticket)
+            if row is None:
+                return None, ""
+            decision = creation.plan(order, inventory, ticket.id)
+            if isinstance(decision, Refusal):
+                return None, _hopeless(decision) or _late(order, row, decision.waits_for)
+            try:
+                prepared = creation.prepare(order, decision, inventory)
+                ledger.book_queued(row.id)
+                creation.lease(prepared)
+                ledger.dequeue(ticket.id, "served")
+            except BackendUnavailable:
+                raise
+            except DibsError as error:
+                return None, f"{error.code}: {error}"
+            return (order, prepared), ""
 
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""
@@ -310,8 +322,12 @@ def _unfinished(workloads: Workloads, order: Order) -> Handle:
 
 
 def _row_of(workloads: Workloads, ticket: Ticket) -> SandboxRow | None:
-    rows = workloads.ledger.sandboxes(live_only=True, states=("queued",))
-    return next((row for row in rows if row.id == ticket.sandbox_id), None)
+    """None if it does not wait any longer."""
+    try:
+        row = workloads.ledger.sandbox(ticket.sandbox_id or "")
+    except NotFound:
+        return None
+    return row if row.state == "queued" else None
 
 
 def _order(workloads: Workloads, row: SandboxRow) -> Order:

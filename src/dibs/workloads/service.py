@@ -221,6 +221,8 @@ class Workloads:
         with Waiting(self.ledger, self.registry, spec, on_wait) as waiting:
             while True:
                 try:
+                    if fresh:
+                        order.backend.acquaint(spec.image)
                     with self.ledger.writing():
                         decision = creation.plan(order, inventory, waiting.ticket)
                         if fresh and not isinstance(decision, Refusal):

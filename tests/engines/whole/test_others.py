@@ -17,7 +17,11 @@ from dibs.backends.engines import client, external
 from dibs.backends.engines import engine as line
 from dibs.devices import simulated
 from dibs.errors import BackendUnavailable, Busy, DibsError, Unsupported
+from dibs.ledger.sqlite import SqliteDatabase
 from dibs.request import parse_spec
+from dibs.workloads.admission import Asking, admit_all
+from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.service import Workloads
 
 
 def taken(house: House) -> dict[str, str]:
@@ -182,6 +186,33 @@ def test_our_own_containers_are_not_taken_for_somebody_elses_while_their_engine_
     assert [state for state, _ in house.states().values()] == ["held", "held", "free", "free"]
     assert [one.used_by for one in house.service.inventory().devices] == [(), (), (), ()]
     house.engine.start()
+
+
+def test_no_engine_is_asked_while_everybody_waits_for_the_ledger(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = house.service.ledger._db
+    assert isinstance(database, SqliteDatabase)
+    real = client.Client.answer
+    asked: list[str] = []
+    meanwhile: list[str] = []
+
+    def answer(self: client.Client, method: str, path: str, **more: Any) -> Any:
+        (meanwhile if database._connection.in_transaction else asked).append(path)
+        return real(self, method, path, **more)
+
+    with monkeypatch.context() as listening:
+        listening.setattr(client.Client, "answer", answer)
+        row = house.create(gpu=4)
+        [queued] = admit_all([Asking(workloads=house.service, spec=house.spec(gpu=2, wait="1h"))])
+        assert not isinstance(queued, Exception)
+        house.service.remove(row.id, 0.0)
+        hands = Dispatcher(lambda: Workloads(house.home))
+        hands._serve_queue(house.service)
+        work = hands._work.get_nowait()
+        assert work is not None
+        assert hands._deliver(house.service, *work)
+    assert house.service.sandbox(queued.row.id).state == "running"
+    assert any("/images/" in path for path in asked)
+    assert meanwhile == []
 
 
 def test_who_has_waited_for_a_silent_engine_once_does_not_wait_again_at_once(

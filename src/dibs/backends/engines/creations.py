@@ -44,6 +44,11 @@ class Creations(Endings):
 
     # --- making
 
+    def acquaint(self, image: str) -> None:
+        if image and not images.is_file(image):
+            with self.asking(image, "image") as client:
+                self._image(client)(image)
+
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
         client = self.client()
         form = self._form(workload, client, None)

@@ -46,6 +46,9 @@ class FakeBackend(FakeWorld):
     def available(self) -> Capability:
         return self._forbidden.get("available", Capability(ok=True))
 
+    def acquaint(self, image: str) -> None:
+        """There is nothing to know: there are no images."""
+
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return self._forbidden.get(limit, Capability(ok=True))
 

@@ -118,6 +118,9 @@ class LocalBackend:
         found = self._bwrap
         return Capability(bool(found.path), found.reason, found.remedy)
 
+    def acquaint(self, image: str) -> None:
+        """There is nothing to know: images are folders of this host."""
+
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return cgroups.can_limit(limit)
 

@@ -67,6 +67,7 @@ class Engine:
         self.log = self.folder / "engine.log"
         self._holder: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
+        self._containerd: subprocess.Popen[bytes] | None = None
 
     # --- life
 
@@ -86,9 +87,10 @@ class Engine:
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
             "CONTAINERS_CONF": str(self.folder / "containers.conf"), "XDG_RUNTIME_DIR": "/run",
         }  # fmt: skip
-        self._daemon = self._popen(
-            ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--", *self._command()], environment
-        )
+        inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--"]
+        if self.kind == "docker" and self._containerd is None:
+            self._containerd = self._popen([*inside, *self._beside()], environment)
+        self._daemon = self._popen([*inside, *self._command()], environment)
         deadline = time.monotonic() + PATIENCE
         while not self.answers():
             if self._daemon.poll() is not None or time.monotonic() > deadline:
@@ -104,6 +106,16 @@ class Engine:
                 env=env, start_new_session=True,
             )  # fmt: skip
 
+    def _beside(self) -> list[str]:
+        """containerd, as on a real machine: a service of its own that outlives dockerd."""
+        run = f"/run/{self.folder.name}-containerd"
+        (self.folder / "containerd.toml").write_text(
+            f'version = 2\nroot = "{self.folder}/containerd"\nstate = "{run}"\n'
+            'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+            f'[grpc]\naddress = "{run}/containerd.sock"\n'
+        )
+        return ["containerd", "--config", f"{self.folder}/containerd.toml", "--log-level", "warn"]
+
     def _command(self) -> list[str]:
         folder = self.folder
         if self.kind == "docker":
@@ -116,6 +128,7 @@ class Engine:
                 "hosts": [f"unix://{self.socket}"],
                 "storage-driver": "overlay2",
                 "exec-opts": ["native.cgroupdriver=cgroupfs"],
+                "containerd": f"/run/{folder.name}-containerd/containerd.sock",
                 "bridge": "none",
                 "iptables": False,
                 "ip6tables": False,
@@ -169,11 +182,13 @@ class Engine:
                         self._daemon.kill()
                         self._daemon.wait()
                 kill_all(self.folder.name)
+                if self._containerd is not None:
+                    self._containerd.wait()
                 self._holder.kill()
                 self._holder.wait()
                 if self._holder.stdout is not None:
                     self._holder.stdout.close()
-                self._holder = self._daemon = None
+                self._holder = self._daemon = self._containerd = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _complaint(self) -> str:

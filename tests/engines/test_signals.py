@@ -53,3 +53,26 @@ def test_whoever_is_gone_is_not_waited_for() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     looking.await_init(child.pid)
+
+
+# Docker's init does so: all signals are blocked, and waited for.
+WAITS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+print("waits", flush=True)
+signal.sigwait([signal.SIGTERM])
+"""
+
+
+def test_an_init_that_waits_for_signals_minds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", WAITS], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "waits\n"
+    while blocked(child.pid):  # from then on it waits, and the kernel shows no mask
+        pass
+    monkeypatch.delattr("dibs.backends.engines.looking.time.sleep")
+    looking.await_init(child.pid)
+    child.terminate()
+    child.communicate(timeout=60)
+    assert child.returncode == 0

@@ -90,9 +90,12 @@ def await_init(pid: int) -> None:
 
 
 def _minds(pid: int, number: int) -> bool:
+    """Whether it catches or blocks a signal. Docker's init blocks all, but is seen to block none: while it waits for
+    them the kernel takes them out of the mask. It ignores one of a terminal's after it has set that up."""
     with open(f"/proc/{pid}/status") as file:
-        masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
-    return not masks or any(mask >> (number - 1) & 1 for mask in masks)
+        masks = {line[:6]: int(line.split()[1], 16) for line in file if line.startswith(("SigBlk", "SigCgt", "SigIgn"))}
+    wanted = {"SigBlk": number, "SigCgt": number, "SigIgn": signal.SIGTTIN}
+    return not masks or any(masks.get(name, 0) >> (one - 1) & 1 for name, one in wanted.items())
 
 
 def mounts(pid: int) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,23 @@ def to_the_end(session: Session) -> tuple[str, str, Exit]:
             if isinstance(piece, Exit):
                 return out["stdout"].decode(), out["stderr"].decode(), piece
             out[piece.stream] += piece.data
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@contextmanager
+def orphans_stay_unburied() -> Iterator[None]:
+    """As on a host whose first process buries nobody (a container without an init): we take its place."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 class Bench:

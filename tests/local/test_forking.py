@@ -13,9 +13,9 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-from tests.local.bench import ENV, PATIENCE, Bench, to_the_end
+from tests.local.bench import ENV, PATIENCE, Bench, orphans_stay_unburied, text_until, to_the_end
 
-from dibs.backends.local import zygote
+from dibs.backends.local import kernel, zygote
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Phase
 
@@ -58,6 +58,21 @@ def test_many_threads_share_one(forked: Bench) -> None:
         thread.join(PATIENCE)
     assert wrong == []
     assert server() == pid
+
+
+def test_what_a_killed_enterer_leaves_does_not_hold_up_the_end(forked: Bench) -> None:
+    handle = forked.start("sleep", "1000")
+    with orphans_stay_unburied():
+        session = forked.exec(handle, "sh", "-c", "echo ready; exec sleep 1000")
+        assert text_until(session, "ready") == "ready\n"
+        assert handle.keeper is not None
+        [enterer] = set(kernel.children_of(server())) - {handle.keeper.pid}
+        os.kill(enterer, signal.SIGKILL)
+        ending = threading.Thread(target=forked.backend.stop, args=(handle, 0))
+        ending.start()
+        ending.join(PATIENCE)
+        assert not ending.is_alive()
+        session.close()
 
 
 def test_one_that_was_killed_is_replaced_and_its_sandboxes_live_on(forked: Bench) -> None:

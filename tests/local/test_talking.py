@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.local.bench import ENV, PATIENCE, Bench, text_until, to_the_end
+from tests.local.bench import ENV, PATIENCE, Bench, orphans_stay_unburied, text_until, to_the_end
 
 from dibs.backends.local import backend as backend_module
 from dibs.backends.local import cgroups
@@ -276,6 +276,16 @@ def test_closing_an_exec_session_hangs_its_command_up(bench: Bench) -> None:
     text_until(session, "ready")
     session.close()
     assert (bench.work / "told").read_text() == "hung up\n"
+
+
+def test_a_sandbox_ends_though_nobody_on_the_host_buries_orphans(bench: Bench) -> None:
+    handle = bench.start("sleep", "1000")
+    with orphans_stay_unburied():
+        bench.exec(handle, "sleep", "1000").close()
+        ending = threading.Thread(target=bench.backend.stop, args=(handle, 0))
+        ending.start()
+        ending.join(PATIENCE)
+        assert not ending.is_alive()
 
 
 def test_what_exec_started_ends_with_the_sandbox(bench: Bench) -> None:

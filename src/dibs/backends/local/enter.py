@@ -125,12 +125,18 @@ class Entered(keeper.Keeper):
         """There is nothing else to ask of an exec."""
 
     def drop(self, client: Client) -> None:  # noqa: ARG002
-        """The session is over; the command is told as by a terminal that is closed, and may go on if it wants to."""
+        """The session is over; the command is told as by a terminal that is closed, and may go on if it wants to.
+
+        It is waited for all the same. A sandbox does not end before the last of its dead is buried, and whoever takes
+        orphans on this host may be slow at that, or never do it.
+        """
         if self.process_fd >= 0:
             try:  # noqa: SIM105  # contextlib is not worth its memory here
                 os.killpg(self.process, keeper.SIGHUP)
             except ProcessLookupError:
                 pass
+            os.closerange(3, MOST_DESCRIPTORS)  # its streams and its terminal are gone
+            os.waitpid(self.process, 0)
         os._exit(0)
 
     def outcome(self) -> Fields:
@@ -260,6 +266,7 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     entered.finish_clients(entered.outcome())
 
 
+MOST_DESCRIPTORS = 256  # more than we ever have
 BUNDLE_FD = 200  # where a hook finds its bundle: /proc/self/fd/200; high, so that it is free
 
 

@@ -30,9 +30,10 @@ def tenant(service: Workloads, name: str) -> Workloads:
 
 
 @pytest.fixture(autouse=True)
-def removed_by_hands(eight_gpus: Home) -> Iterator[None]:
-    """What a test has only accepted is made or removed by a gateway afterwards."""
+def removed_by_hands(eight_gpus: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test has only accepted is made or removed by a gateway afterwards, which need not wait for anybody."""
     yield
+    monkeypatch.setattr("dibs.workloads.dispatcher._THOROUGH", 0.0)
     hands = Dispatcher(lambda: Workloads(eight_gpus), workers=1)
     hands.start()
     with Workloads(eight_gpus) as service:

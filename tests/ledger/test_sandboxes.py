@@ -161,6 +161,19 @@ def test_a_tenant_finds_nothing_of_another(home: Home) -> None:
         assert ledger.holders()["gpu-0"].tenant == "red"
 
 
+def test_a_tenant_is_told_to_the_end_what_happened_to_its_own(home: Home) -> None:
+    with Ledger(home) as ledger:
+        mine, other = add(ledger, "train", tenant="blue"), add(ledger, "train", tenant="red")
+        ledger.note("something.else")
+        for row in (mine, other):
+            with ledger.writing():
+                ledger.end(row.id, "exited", exit=None, reason="done")
+                ledger.forget(row.id)
+        told = [(event.kind, event.sandbox_id) for event in ledger.events(tenant="blue")]
+        assert told == [(f"sandbox.{what}", mine.id) for what in ("creating", "exited", "removed")]
+        assert len(ledger.events()) == 7
+
+
 def _words(ledger: Ledger, reference: str, tenant: str) -> str:
     with pytest.raises(DibsError) as caught:
         ledger.sandbox(reference, tenant=tenant)

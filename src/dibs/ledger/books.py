@@ -47,9 +47,10 @@ class Books:
             yield
 
     def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
+        """Write down what has happened. If it is about a sandbox, it is its tenant's to know, for ever."""
         self._db.execute(
-            "INSERT INTO events (at, kind, sandbox_id, lease_id, detail)"
-            " VALUES (:at, :kind, :sandbox, :lease, :detail)",
+            "INSERT INTO events (at, kind, sandbox_id, lease_id, detail, tenant)"
+            " VALUES (:at, :kind, :sandbox, :lease, :detail, (SELECT tenant FROM sandboxes WHERE id = :sandbox))",
             at=time.time(), kind=kind, sandbox=sandbox_id, lease=lease_id, detail=detail,
         )  # fmt: skip
 
@@ -57,10 +58,10 @@ class Books:
         self, *, sandbox_id: str | None = None, after: int = 0, limit: int = 1000, tenant: str | None = None
     ) -> list[Event]:
         """What has happened, oldest first. A tenant sees what happened to sandboxes of its own, nothing else."""
-        where = " AND e.sandbox_id = :sandbox" if sandbox_id else ""
-        join = " JOIN sandboxes s ON s.id = e.sandbox_id AND s.tenant = :tenant" if tenant is not None else ""
+        where = " AND sandbox_id = :sandbox" if sandbox_id else ""
+        where += " AND tenant = :tenant" if tenant is not None else ""
         rows = self._db.rows(
-            f"SELECT e.* FROM events e{join} WHERE e.seq > :after{where} ORDER BY e.seq LIMIT :limit",  # noqa: S608 - fixed text
+            f"SELECT * FROM events WHERE seq > :after{where} ORDER BY seq LIMIT :limit",  # noqa: S608 - fixed text
             after=after, limit=limit, **_given(sandbox=sandbox_id, tenant=tenant),
         )  # fmt: skip
         return [msgspec.convert(row, Event) for row in rows]

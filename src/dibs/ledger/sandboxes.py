@@ -167,8 +167,8 @@ class Sandboxes(Leases, Tickets):
         self._forget_leases(sandbox_id)
         self._db.execute("DELETE FROM commands WHERE sandbox_id = :id", id=sandbox_id)
         self._db.execute("DELETE FROM idempotency WHERE sandbox_id = :id", id=sandbox_id)
+        self.note("sandbox.removed", sandbox_id=sandbox_id)  # while it is known whose it was
         self._db.execute("DELETE FROM sandboxes WHERE id = :id", id=sandbox_id)
-        self.note("sandbox.removed", sandbox_id=sandbox_id)
 
     # -- what may change while they live ------------------------------------------------------------------------------
 

@@ -106,7 +106,8 @@ CREATE TABLE events (
     kind        TEXT NOT NULL,
     sandbox_id  TEXT,
     lease_id    TEXT,
-    detail      TEXT NOT NULL DEFAULT ''
+    detail      TEXT NOT NULL DEFAULT '',
+    tenant      TEXT
 );
 
 CREATE INDEX events_by_sandbox ON events (sandbox_id);

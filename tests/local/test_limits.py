@@ -42,6 +42,9 @@ def test_the_private_layer_counts_as_memory(bench: Bench, limits: type[Limits]) 
     assert status.exit.code != 0
 
 
+PYTHON = os.path.realpath(
+    sys.executable
+)  # that of a virtual environment may lie in /tmp, which is private
 FORKING = """
 import errno, os, signal
 children = []
@@ -59,7 +62,7 @@ for child in children:
 
 
 def test_more_processes_than_the_limit_cannot_be_started(bench: Bench, limits: type[Limits]) -> None:
-    status, out, err = bench.run(sys.executable, "-I", "-S", "-c", FORKING, limits=limits(pids=10))
+    status, out, err = bench.run(PYTHON, "-I", "-S", "-c", FORKING, limits=limits(pids=10))
     assert status.exit is not None
     assert status.exit.code == 0, err
     count, reason = out.split(maxsplit=1)

@@ -171,15 +171,19 @@ class Commands:
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + events.PING_SECONDS
         while True:
-            frames = [lines[piece.stream].feed(piece.data) for piece in pieces or () if isinstance(piece, Output)]
+            frames: list[bytes] = []
+            for stream, data in events.portions(pieces or ()):
+                frames.append(lines[stream].feed(data))
+                if sum(map(len, frames)) > events.PORTION:
+                    await client.write(b"".join(frames))
+                    frames.clear()
             if session.exit is not None:
-                frames += [stream.feed(b"", final=True) for stream in lines.values()]
+                frames += [one.feed(b"", final=True) for one in lines.values()]
             elif loop.time() >= ping_at:
                 frames.append(events.ping())
                 ping_at = loop.time() + events.PING_SECONDS
-            data = b"".join(frames)
-            if data:
-                await client.write(data)
+            if any(frames):
+                await client.write(b"".join(frames))
             if session.exit is not None:
                 return session.exit
             if client.gone.is_set() or self._stopping():

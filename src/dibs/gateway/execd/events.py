@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import codecs
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
 
+from dibs.backends.port import Exit, Output
+
 Stream = Literal["stdout", "stderr"]
 PING_SECONDS = 3.0
 LONGEST = 1 << 20  # characters of a line; a longer one is told in several events, so that it needs no more memory
+PORTION = 1 << 14  # bytes of output that are made events at once
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
 _encoder = msgspec.json.Encoder()
 
@@ -40,6 +44,14 @@ def failed(code: int, *words: str) -> bytes:
     """The terminal event of a command that did not end with 0. Clients take the exit code from `evalue`."""
     error = {"ename": "CommandExecError", "evalue": str(code), "traceback": list(words) or [f"exit status {code}"]}
     return event("error", error=error)
+
+
+def portions(pieces: Iterable[Output | Exit]) -> Iterator[tuple[Stream, bytes]]:
+    """Output in small parts: an event is some seventy bytes, even if its line has one."""
+    for piece in pieces:
+        if isinstance(piece, Output):
+            for at in range(0, len(piece.data), PORTION):
+                yield piece.stream, piece.data[at : at + PORTION]
 
 
 class Lines:

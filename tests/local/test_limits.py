@@ -42,9 +42,7 @@ def test_the_private_layer_counts_as_memory(bench: Bench, limits: type[Limits]) 
     assert status.exit.code != 0
 
 
-PYTHON = os.path.realpath(
-    sys.executable
-)  # that of a virtual environment may lie in /tmp, which is private
+PYTHON = os.path.realpath(sys.executable)  # that of a virtual environment may lie in /tmp, which is private
 FORKING = """
 import errno, os, signal
 children = []

@@ -11,6 +11,7 @@ told to.
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import threading
@@ -23,6 +24,8 @@ from dibs.errors import Conflict, DibsError
 
 _PIECE = 1 << 16
 _HEAD = 8
+# What Podman puts behind the output of a terminal whose process has ended before it took the end of its input.
+_COMPLAINT = re.compile(rb"Error: read unixpacket @->\S+/attach: read: connection reset by peer\s*\Z")
 
 
 class Line(Protocol):
@@ -46,6 +49,8 @@ class StreamSession:
         self._tty = tty
         self._can_send = can_send
         self._box = bytearray()
+        self._ended_input = False
+        self._held = b""  # output that is none, if nothing comes after it
         self._pieces: list[Output | Exit] = []
         self._streaming = True
         self._over = False
@@ -85,6 +90,7 @@ class StreamSession:
         if self._closed or not self._streaming:
             return
         if self._tty:
+            self._ended_input = True
             self.send(b"\x04")
             return
         try:
@@ -136,7 +142,9 @@ class StreamSession:
             self._stream_is_over()
             return False
         if self._tty:
-            self._pieces.append(Output("stdout", data))
+            data, self._held = self._without_complaint(self._held + data)
+            if data:
+                self._pieces.append(Output("stdout", data))
             return True
         self._box += data
         while len(self._box) >= _HEAD:
@@ -148,6 +156,10 @@ class StreamSession:
                 self._pieces.append(Output(stream, bytes(self._box[_HEAD : _HEAD + size])))
             del self._box[: _HEAD + size]
         return True
+
+    def _without_complaint(self, data: bytes) -> tuple[bytes, bytes]:
+        found = _COMPLAINT.search(data) if self._ended_input else None
+        return (data, b"") if found is None else (data[: found.start()], data[found.start() :])
 
     def _stream_is_over(self) -> None:
         self._streaming = False

@@ -32,15 +32,17 @@ def running(ours: Callable[[int], bool]) -> tuple[list[ExternalHolder], bool]:
             namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
             if namespace in looked_at:
                 continue
-            looked_at.add(namespace)
-            if os.stat(f"/proc/{pid}/root/dev").st_dev == host or ours(pid):
-                continue
-            nodes = looking.device_nodes(pid)
+            other = os.stat(f"/proc/{pid}/root/dev").st_dev != host and not ours(pid)
+            nodes = looking.device_nodes(pid) if other else ()
         except PermissionError:
             complete = False
             continue
-        except (OSError, BackendUnavailable):
+        except OSError:
             continue  # it has ended, or has no /dev at all
+        except BackendUnavailable:
+            complete = complete and not os.path.exists(f"/proc/{pid}")  # it may have ended just now
+            continue
+        looked_at.add(namespace)  # not before: another process of it may tell what one that ends does not
         if nodes:
             found.append(_holder(pid, nodes))
     return found, complete

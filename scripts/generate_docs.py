@@ -234,6 +234,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "CDI_SPECS_DIFFER": ("81", "the engine's CDI spec means other nodes by the name than the spec that dibs found"),
     "CDI_SPEC_UNUSABLE": ("81", "the engine cannot use the device's CDI spec; make it anew"),
     "CONTAINER_EXISTS": ("88", "the engine has a container of that name already"),
+    "RUNTIME_DIED": ("86", "the runtime of the engine died before the command ran; try again"),
     "CONTAINER_BROKEN": ("86", "the engine was killed while it removed the container; removing it once more ends that"),
     "CONTAINER_GONE": ("89", "the container was removed behind dibs' back"),
     "DEVICE_RUNTIME_FAILED": ("81", "NVIDIA's own part of the engine failed; its words are the reason"),

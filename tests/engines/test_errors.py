@@ -34,6 +34,7 @@ SAID: dict[str, list[tuple[str, str]]] = {
         ("Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", "LIMIT_INVALID"),
         ("Your kernel does not support memory limit capabilities", "LIMIT_NOT_ENFORCEABLE"),
         ('invalid mount config for type "bind": bind source path does not exist: /nope/x', "MOUNT_INVALID"),
+        ("runc create failed: read init-p: connection reset by peer: unknown", "RUNTIME_DIED"),
         ("write /var/lib/docker/tmp/x: no space left on device", "ENGINE_DISK_FULL"),
         ("no matching manifest for linux/arm64/v8 in the manifest list entries", "PLATFORM_MISMATCH"),
         ("manifest for busybox:none not found: manifest unknown: manifest unknown", "IMAGE_NOT_FOUND"),
@@ -87,6 +88,7 @@ SAID: dict[str, list[tuple[str, str]]] = {
         ("no such exec session", "NOT_FOUND"),
         ('no container with name or ID "p2" found: no such container', "CONTAINER_GONE"),
         ("no container with ID 0b73fc4d5f30 found in database: no such container", "CONTAINER_GONE"),
+        ("runc create failed: waiting for init preliminary setup: read init-p: connection reset by peer", "RUNTIME_DIED"),  # noqa: E501
         ('reading information about layer "7a04e57ea3cc": layer not known', "CONTAINER_BROKEN"),
         ('getting container from store "37c5c993e0ac": container not known', "CONTAINER_BROKEN"),
         ("can only create exec sessions on running containers: container state improper", "NOT_RUNNING"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines import images
 from tests.engines.whole.house import House, keeper_of, until
 
+from dibs.backends.engines import client
 from dibs.errors import BackendUnavailable, Busy, DibsError, Unsupported
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import exit_of
@@ -126,6 +128,31 @@ def test_an_image_that_was_made_twice_is_removed_twice(house: House) -> None:
         house.service.remove(one.id, 0.0)
     backend.remove_snapshot(image)
     assert house.images() == before
+
+
+DIED = "runc create failed: waiting for init preliminary setup: read init-p: connection reset by peer"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_runtime_that_died_before_the_command_gets_one_more_try(
+    house: House, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    real, left = client.Client.hijack, [times]
+
+    def hijack(self: client.Client, path: str, **more: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise client.EngineError(500, DIED, f"POST {path}")
+        return real(self, path, **more)
+
+    monkeypatch.setattr(client.Client, "hijack", hijack)
+    if times == 1:
+        assert house.run("echo", "said")[0] == "said\n"
+        return
+    with pytest.raises(BackendUnavailable, match="died before the command") as caught:
+        house.run("echo", "said")
+    assert caught.value.code == "RUNTIME_DIED"
+    assert house.service.leases() == []
 
 
 # --- by hand, past dibs

@@ -34,8 +34,13 @@ class Conversations(Lives):
             raise not_running(status, handle)
         interactive = handle.data.get("interactive") == "1"
         tty = handle.data.get("tty") == "1"
-        path = container(handle) + "/attach"
-        sock = self.hijack(handle, path + query(stream=True, stdin=interactive or tty, stdout=True, stderr=True))
+        path = container(handle) + "/attach" + query(stream=True, stdin=interactive or tty, stdout=True, stderr=True)
+        try:
+            sock = self.hijack(handle, path)
+        except BackendUnavailable as error:
+            if error.code != "RUNTIME_DIED" or status.phase is not Phase.HELD:
+                raise
+            sock = self.hijack(handle, path)  # Podman sets all up for that; nothing has run yet, so it may try again
         pipe = -1
         if handle.data.get("foreground") and status.phase is Phase.HELD:
             pipe = keeping.offer_client(folder)

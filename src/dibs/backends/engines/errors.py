@@ -86,6 +86,10 @@ _BOTH: tuple[Known, ...] = (
         "the engine does not see the source of a mount", "the path must exist where the engine runs",
     ),
     Known(
+        r"read init-p: connection reset by peer", BackendUnavailable, "RUNTIME_DIED",
+        "the engine's runtime died before the command", "try again; if it does so each time, see the engine's log",
+    ),
+    Known(
         r"no space left on device", BackendUnavailable, "ENGINE_DISK_FULL", "the engine's disk is full",
         "free some space: remove images and containers that nobody needs",
     ),

@@ -10,7 +10,7 @@ from tests.workloads.admitting import admit
 
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Capability
-from dibs.errors import BackendUnavailable, DibsError, Timeout
+from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, Timeout
 from dibs.home import Home
 from dibs.request.spec import parse_spec
 from dibs.workloads.admission import waiting_for
@@ -93,6 +93,29 @@ def test_what_a_gateway_has_queued_is_served_when_it_is_back(service: Workloads,
             os.sched_yield()
     finally:
         hands.stop()
+
+
+def test_a_queued_one_whose_image_is_no_good_any_more_holds_up_nobody_behind_it(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = service.create(parse_spec({"gpu": 8, "command": ["sleep", "60"]}))
+    first, second = (admit(service, parse_spec({"gpu": 1, "wait": "1h", "command": ["true"]})).row for _ in range(2))
+    refused = iter([InvalidRequest(WORDS, code="IMAGE_INVALID")])
+
+    def acquaint(*_: object) -> None:
+        for error in refused:
+            raise error
+
+    monkeypatch.setattr(LocalBackend, "acquaint", acquaint)
+    service.remove(holder.id, 0.0)
+    hands = Dispatcher(lambda: Workloads(service.home))
+    hands._serve_queue(service)
+    assert service.sandbox(first.id).state == "failed"
+    assert WORDS in (service.sandbox(first.id).reason or "")
+    work = hands._work.get_nowait()
+    assert work is not None
+    assert work[0].sandbox_id == second.id
+    assert hands._deliver(service, *work)
 
 
 def test_who_asks_why_a_queued_one_waits_is_told_that_its_backend_is_away(

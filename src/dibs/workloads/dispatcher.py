@@ -20,7 +20,7 @@ import msgspec
 
 from dibs.backends.port import Handle, Phase
 from dibs.devices.model import Inventory
-from dibs.errors import BackendUnavailable, DibsError, NotFound, Problem, Timeout
+from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
@@ -252,6 +252,8 @@ class Dispatcher:
                 if ledger_away(error):
                     raise
                 work, late = None, _late(order, row, error.problems[0].reason)  # the engine may come back in time
+            except (InvalidRequest, Unsupported) as error:  # of its image: those behind it must not wait for that
+                work, late = None, f"{error.code}: {error}"
             if work is not None:
                 self._hand_out(*work)
             elif late:

@@ -136,7 +136,9 @@ def _first_process(handle: Handle) -> ProcessName | None:
     try:
         return init_of(Path(handle.folder))
     except StateError:
-        return None  # another user's: what he has is leased to him, and so nobody else's
+        return (
+            None  # another user's, or damaged: then it counts as somebody else's, and its card is leased all the same
+        )
 
 
 def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *, ahead: str | None) -> World:

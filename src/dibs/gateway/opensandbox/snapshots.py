@@ -202,8 +202,10 @@ async def delete_snapshot(request: Asked) -> None:
         mine = workloads.seen_by(identity)
         books = Snapshots(mine.ledger)
         row = books.find(snapshot_id, tenant=_tenant(mine))
-        if row.state == "creating" and not (row.abandoned and books.adopt(row, myself())):
-            raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
+        if row.state == "creating":
+            if not (row.abandoned and books.adopt(row, myself())):
+                raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
+            books.failed(row.id, "it is removed before it was made")  # should that fail, it can be tried again
         mine.registry.get(row.backend).remove_snapshot(row.image)
         books.forget(row.id)  # only when the image is gone
 

@@ -32,11 +32,11 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	@scripts/test-needs
+	@scripts/test-needs $(BIN)/python
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 soak: $(STAMP)
-	@scripts/test-needs
+	@scripts/test-needs $(BIN)/python
 	DIBS_SOAK=1 $(BIN)/pytest -s tests/stress $(PYTEST_ARGS)
 
 bench: $(STAMP)

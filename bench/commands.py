@@ -105,6 +105,6 @@ def shim() -> None:
             assert keeper is not None
             ours, base = resident(keeper.pid), resident(bare.pid)
             service.remove(created.id, 0.0)
-        bare.communicate()
+        bare.communicate(b"\n")
         row("a bare interpreter", f"{base} KiB", "1.00×")
         row("the shim", f"{ours} KiB", f"{ours / base:.2f}×", "goal ≤ 1.5×")

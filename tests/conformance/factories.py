@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.engines import images, installing, shared
+from tests.engines import images, shared
 
 from dibs.backends.fake import FakeBackend
 from dibs.backends.local.backend import LocalBackend
@@ -44,9 +44,6 @@ def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
     """`version`: what the suite is there for; an engine of another one is not taken for it."""
 
     def missing() -> str:
-        later = installing.postponed(suite)
-        if later:
-            return later
         found = shared.engine(name, suite)
         if isinstance(found, str):
             return found

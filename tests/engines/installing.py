@@ -1,7 +1,8 @@
 """Debian roots with real engines in them, for tests.
 
 `running` starts what is in them. A root is made once, by debootstrap, below the cache folder; nothing of it goes onto
-the host. It must say in plain words why it cannot be done here (no root, no mirror): tests then skip with that reason.
+the host. `scripts/test-needs` makes all of them before the tests (`python -m tests.engines.installing`). It must say in
+plain words why it cannot be done here (no root, no mirror): tests then skip with that reason.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import fcntl
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
-FULL_SIZE = bool(os.environ.get("DIBS_SOAK"))  # read now: a test has no DIBS_ variables of ours
-MIRROR = os.environ.get("DIBS_ENGINES_MIRROR", "http://deb.debian.org/debian")
+MIRROR = os.environ.get("DIBS_ENGINES_MIRROR", "")  # read now: a test has no DIBS_ variables of ours
+ENGINES = {"trixie": "docker 26, podman 5", "bookworm": "podman 4.3", "sid": "docker 28"}
 PACKAGES = {
     "trixie": (
         "docker.io docker-cli podman containerd runc crun netavark nftables iptables iproute2 "
@@ -33,14 +35,19 @@ def cache() -> Path:
     return Path(os.environ.get("DIBS_ENGINES_CACHE") or f"{base}/dibs-engines")
 
 
-def postponed(suite: str) -> str:
-    """Why a suite is not made now, though it could be; empty if it is there, or shall be made.
-
-    One is enough for an ordinary run. Another takes one to two minutes the first time.
-    """
-    if suite == "trixie" or FULL_SIZE or (cache() / suite / ".complete").exists():
-        return ""
-    return f"Debian {suite} with it is not installed yet: DIBS_SOAK=1 does it, once, in about two minutes"
+def mirror() -> str:
+    """Where this machine's apt gets Debian's packages from, or what DIBS_ENGINES_MIRROR says."""
+    if MIRROR:
+        return MIRROR
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+        capture_output=True, text=True, check=False,
+    ).stdout.split() if shutil.which("apt-get") else []  # fmt: skip
+    # The archive itself, not the one of security updates or of another vendor beside it.
+    found = next((uri for uri in listed if uri.rstrip("/").rpartition("/")[2] == "debian"), "")
+    if not found:
+        raise CannotInstall("apt knows no mirror of Debian here; DIBS_ENGINES_MIRROR=URL names one")
+    return found.rstrip("/")
 
 
 def install(suite: str = "trixie") -> Path:
@@ -63,7 +70,7 @@ def _make(root: Path, suite: str, folder: Path) -> None:
         _run("apt-get", "install", "-yq", "--no-install-recommends", "debootstrap", log=folder / "apt.log")
     shutil.rmtree(root, ignore_errors=True)
     _run(
-        "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root), MIRROR,
+        "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root), mirror(),
         log=folder / f"{suite}-debootstrap.log",
     )  # fmt: skip
     policy = root / "usr/sbin/policy-rc.d"
@@ -86,8 +93,24 @@ def _run(*command: str, log: Path) -> None:
         raise CannotInstall(f"{command[0]} failed ({' '.join(tail)}); its log is {log}")
 
 
-if __name__ == "__main__":
-    import sys
+def main() -> None:
+    """Make the roots that are missing, and say how that goes."""
+    failed = False
+    for suite, engines in ENGINES.items():
+        if (cache() / suite / ".complete").exists():
+            continue
+        print(f"tests: Debian {suite} for {engines}, once, two minutes or so … ", end="", flush=True)
+        begun = time.monotonic()
+        try:
+            install(suite)
+        except CannotInstall as error:
+            failed = True
+            print(f"not possible: {error}")
+        else:
+            print(f"there after {time.monotonic() - begun:.0f} s, in {cache() / suite}")
+    if failed:
+        print("tests: those that need what is missing are skipped, and say so")
 
-    for one in sys.argv[1:] or ["trixie"]:
-        print(install(one))
+
+if __name__ == "__main__":
+    main()

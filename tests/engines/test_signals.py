@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +28,11 @@ def blocked(pid: int) -> bool:
     return bool(int(line.split()[1], 16) & 1 << 14)
 
 
+def sleeping_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """Only there: `subprocess`, which these tests use too, sleeps as it always does."""
+    monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+
+
 def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BLOCKS_LATER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -42,7 +50,7 @@ def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytes
             assert stdout.readline() == "blocked\n"
         waits.append(seconds)
 
-    monkeypatch.setattr("dibs.backends.engines.looking.time.sleep", go_on)
+    sleeping_with(monkeypatch, go_on)
     looking.await_init(child.pid)
     assert waits
     assert blocked(child.pid)
@@ -71,8 +79,10 @@ def test_an_init_that_waits_for_signals_minds_them(monkeypatch: pytest.MonkeyPat
     assert child.stdout.readline() == "waits\n"
     while blocked(child.pid):  # from then on it waits, and the kernel shows no mask
         pass
-    monkeypatch.delattr("dibs.backends.engines.looking.time.sleep")
+    waits: list[float] = []
+    sleeping_with(monkeypatch, waits.append)
     looking.await_init(child.pid)
+    assert not waits
     child.terminate()
     child.communicate(timeout=60)
     assert child.returncode == 0

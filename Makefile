@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test soak lint bench fuzz docs clean
+.PHONY: help setup demo test soak lint bench fuzz mutants docs clean
 
 help:
 	@echo "make setup   a virtual environment in .venv with the command dibs in it"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   measures, and prints ratios"
 	@echo "make fuzz    the property tests with new seeds, for FUZZ_MINUTES (10)"
+	@echo "make mutants puts faults into the code that decides and says which no test notices (MUTANT_MINUTES, MUTANT_SEED)"
 	@echo "make docs    writes the generated pages of docs/ anew"
 	@echo "make clean   removes .venv and caches"
 
@@ -44,6 +45,9 @@ bench: $(STAMP)
 
 fuzz: $(STAMP)
 	@scripts/fuzz $(BIN)
+
+mutants: $(STAMP)
+	$(BIN)/python -m mutants $(MUTANTS)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/generate_docs.py

@@ -101,7 +101,7 @@ def _variants(node: ast.AST, *, in_function: bool) -> Iterator[str]:
             yield str(value + 1)
         case ast.IfExp():
             yield _code(ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse))
-        case ast.Return(value=ast.expr()) if not _is_none(node.value):
+        case ast.Return(value=ast.expr()) if not _is_nothing(node.value):
             yield "return None"
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise() | ast.Delete() if in_function:
             yield "pass"
@@ -113,8 +113,9 @@ def _variants(node: ast.AST, *, in_function: bool) -> Iterator[str]:
             return
 
 
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_nothing(node: ast.expr | None) -> bool:
+    """None, or what is as false as None: False becomes True instead."""
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _is_text(node: ast.BinOp) -> bool:

@@ -21,7 +21,7 @@ class Target(NamedTuple):
 
     module: str
     tests: tuple[str, ...]
-    count: int
+    most: int
 
 
 class Mutant(NamedTuple):
@@ -67,5 +67,5 @@ def sample(root: Path, target: Target, seed: int) -> list[Mutant]:
         return hashlib.sha256(repr((seed, mutant.identity, number)).encode()).hexdigest()
 
     ranks = {mutant: rank(mutant) for mutant in found}
-    chosen = sorted(found, key=ranks.__getitem__)[: target.count]
+    chosen = sorted(found, key=ranks.__getitem__)[: target.most]
     return sorted(chosen, key=lambda mutant: mutant.mutation.span)

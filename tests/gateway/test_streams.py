@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +244,20 @@ def test_a_frame_that_cannot_be_read_ends_the_conversation_with_the_reason(
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1008
     served.until(lambda: not running(served, sandbox, "sleep 644"))
+
+
+def test_the_end_is_recorded_before_a_followed_log_ends(
+    start_gateway: Callable[..., RunningGateway], tmp_path: Path
+) -> None:
+    """Also where the gateway's watcher, which would find it out by itself, has not looked yet."""
+    late = "import dibs.workloads.dispatcher as d\nd._CALM = d._QUICK = 3600.0\n"
+    (tmp_path / "sitecustomize.py").write_text(late)
+    gateway = start_gateway(env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
+    ref = gateway.ask("POST", ROOT, {"command": ["sh", "-c", "echo said; exit 5"]}).data["id"]
+    gateway.sandbox(ref, "running")
+    reading = Reading(gateway, f"{ROOT}/{ref}/logs?follow=true")
+    assert json.loads(reading.line())["stream"] == "stdout"
+    assert reading.line() == ""
+    reading.close()
+    found = gateway.ask("GET", f"{ROOT}/{ref}").data
+    assert (found["state"], found["exit"]["code"]) == ("exited", 5)

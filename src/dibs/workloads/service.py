@@ -281,8 +281,14 @@ class Workloads:
         return backend.exec(handle, command)
 
     def logs(self, reference: str, *, follow: bool = False) -> Iterator[LogRecord]:
-        _, backend, handle = self._live(reference)
-        return (record for record in backend.logs(handle, follow=follow) if record.data)
+        """With `follow` until the workload has ended. Its end is in the ledger before the reader is told of it."""
+        row, backend, handle = self._live(reference)
+        records = (record for record in backend.logs(handle, follow=follow) if record.data)
+        return self._to_the_end(row.id, records) if follow else records
+
+    def _to_the_end(self, sandbox_id: SandboxId, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
+        yield from records
+        self.settle(sandbox_id)
 
     def copy_in(self, reference: str, archive: Iterator[bytes], path: str) -> None:
         _, backend, handle = self._live(reference, "running")

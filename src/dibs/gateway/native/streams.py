@@ -98,6 +98,9 @@ async def _log_lines(gateway: Gateway, who: Identity, sandbox_id: str, follow: b
                 return
             if record.data:
                 yield _ENCODER.encode(LogLine(record.at, record.stream, record.data)) + b"\n"
+    if follow:
+        # Whoever reads to the end and asks next must be told that it has ended.
+        await gateway.pool.call_long(lambda w: w.seen_by(who).settle(sandbox_id))
 
 
 @get(ROOT + "/{ref:str}/files")

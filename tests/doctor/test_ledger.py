@@ -165,3 +165,16 @@ def test_a_ledger_on_postgresql_is_asked_and_its_file_is_not(patient: Any, monke
     found = {finding.id: finding for finding in ledger.check(patient.scene())}
     assert found["ledger.server"].verdict == "fail"
     assert "secret" not in str(found)
+
+
+def test_a_ledger_that_others_can_read_is_told_with_the_command_that_closes_it(patient: Any) -> None:
+    patient.home.state.chmod(0o755)
+    patient.home.ledger.write_bytes(b"")
+    patient.home.ledger.chmod(0o644)
+    finding = ledger.private(patient.home)
+    assert finding.verdict == "fail"
+    assert finding.fix == f"chmod go-rwx {patient.home.ledger}"
+    patient.home.ledger.chmod(0o600)
+    assert ledger.private(patient.home).verdict == "ok"
+    patient.home.state.chmod(0o775)
+    assert ledger.private(patient.home).fix == f"chmod go-w {patient.home.state}"

@@ -109,7 +109,7 @@ book(ledger, device("gpu-after"))
 print("ok", done)
 """
     (tmp_path / "tiny").mkdir()
-    command = f'mount -t tmpfs -o size=1m tmpfs {tmp_path}/tiny && exec {sys.executable} -c "$SCRIPT"'
+    command = f'mount -t tmpfs -o size=1m,mode=700 tmpfs {tmp_path}/tiny && exec {sys.executable} -c "$SCRIPT"'
     result = subprocess.run(
         ["unshare", "-m", "sh", "-c", command],
         env={**os.environ, "SCRIPT": script, "PYTHONPATH": str(Path(__file__).parent)},
@@ -142,9 +142,9 @@ def _schema(path: Path) -> set[str]:
 
 
 def test_the_migrations_lead_to_the_same_tables_as_a_new_ledger(tmp_path: Path) -> None:
-    SqliteDatabase(tmp_path / "new.db").close()
+    SqliteDatabase(Home(state=tmp_path, config=tmp_path)).close()
     upgrade_sqlite(tmp_path / "old.db")
-    assert _schema(tmp_path / "old.db") == _schema(tmp_path / "new.db")
+    assert _schema(tmp_path / "old.db") == _schema(tmp_path / "ledger.db")
 
 
 def test_the_schema_file_is_split_into_whole_statements() -> None:

@@ -55,9 +55,11 @@ def check(scene: Scene) -> Iterable[Finding]:
     url = load_settings(scene.home).ledger or os.environ.get("DIBS_LEDGER", "")
     if url:
         yield folder(scene.home)
+        yield private(scene.home)
         yield server(url)
         return
     yield folder(scene.home)
+    yield private(scene.home)
     yield file_system(scene.home, scene.roots)
     yield space(scene.home)
     yield soundness(scene.home)
@@ -99,6 +101,34 @@ def folder(home: Home) -> Finding:
         return Finding("ledger.folder", "fail", f"{home.ledger} cannot be written", why, fix)
     later = "" if place == home.state else ", made when it is first needed"
     return Finding("ledger.folder", "ok", f"{home.state} can be written{later}")
+
+
+def private(home: Home) -> Finding:
+    """Tokens are derived from what the ledger holds, and values of variables pass through it."""
+    import stat
+
+    name = "ledger.private"
+    if not home.state.exists():
+        return Finding(name, "ok", f"{home.state} is made for you alone")
+    if home.shared:
+        return Finding(name, "ok", f"{home.state} is for the group that an administrator made it for")
+    files = [home.ledger.with_name(home.ledger.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    for path in (home.state, home.sandboxes, *files):
+        try:
+            found = path.stat() if path == home.state else path.lstat()
+        except FileNotFoundError:
+            continue
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if found.st_uid != os.geteuid():
+            why = f"user {found.st_uid} can change who holds which device; dibs refuses to work with it"
+            return Finding(name, "fail", f"{path} belongs to user {found.st_uid}", why, OTHER_HOME)
+        open_to = stat.S_IMODE(found.st_mode) & (0o022 if is_folder else 0o077)
+        if open_to:
+            can = "write to it" if open_to & 0o022 else "read it"
+            why = f"others can {can} (mode {stat.S_IMODE(found.st_mode):04o})"
+            fix = f"chmod {'go-w' if is_folder else 'go-rwx'} {path}"
+            return Finding(name, "fail", f"{path} is not private", why, fix)
+    return Finding(name, "ok", f"{home.state} is private")
 
 
 def file_system(home: Home, roots: Roots) -> Finding:
@@ -144,7 +174,7 @@ def soundness(home: Home) -> Finding:
 def sharing(scene: Scene) -> Finding:
     """Two people with a ledger each can hold the same card; one host-wide ledger prevents it."""
     name = "ledger.shared"
-    if scene.home.shared:
+    if scene.home.state == HOST_WIDE:
         return Finding(name, "ok", f"the ledger is host-wide ({HOST_WIDE}): nobody books a device twice")
     cards = [device for device in scene.inventory.devices if device.attributes.get("type") in ("gpu", "mig")]
     people = humans(scene.roots)

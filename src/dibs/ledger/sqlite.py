@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dibs.errors import Busy, StateError
+from dibs.home import Home, check_private, make_private
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
 
 _TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
@@ -25,10 +26,13 @@ _TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
 class SqliteDatabase:
     """One connection. Not for sharing between threads."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, home: Home) -> None:
+        self.path = path = home.ledger
         self._turn = _TURNS.setdefault(str(path), _thread.allocate_lock())
         with explained(path):
+            make_private(path, home)  # SQLite gives the files beside it the same mode
+            for beside in ("-wal", "-shm", "-journal"):
+                check_private(path.with_name(path.name + beside), home)
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:

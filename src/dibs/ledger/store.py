@@ -50,10 +50,7 @@ class Ledger(Sandboxes, Taints):
 
 def _open(home: Home, url: str) -> Database:
     if not url:
-        database = SqliteDatabase(home.ledger)
-        if home.shared:
-            _share(home)
-        return database
+        return SqliteDatabase(home)
     try:
         from dibs.ledger.postgres import PostgresDatabase
     except ImportError as error:
@@ -62,13 +59,3 @@ def _open(home: Home, url: str) -> Database:
             code="LEDGER_DRIVER_MISSING", remedy="install it with `pip install 'dibs[postgres]'`",
         ) from error  # fmt: skip
     return PostgresDatabase(url)
-
-
-def _share(home: Home) -> None:
-    """A host-wide ledger: the group may write what we have made."""
-    for path in (home.ledger, home.ledger.with_name("ledger.db-wal"), home.ledger.with_name("ledger.db-shm")):
-        try:
-            if path.stat().st_uid == os.getuid():
-                path.chmod(0o660)
-        except FileNotFoundError:
-            continue

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable, StateError
-from dibs.home import Home
+from dibs.home import Home, write_private
 from dibs.workloads.registry import Registry
 
 LATE = 300.0  # seconds in which an engine has surely done what it was asked for; a look after that is the last one
@@ -25,7 +25,7 @@ def expect(home: Home, backend: str, sandbox_id: str) -> None:
     folder = _folder(home)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / sandbox_id).write_text(backend)
+        write_private(folder / sandbox_id, backend)
     except OSError as error:
         raise StateError(
             f"what an engine may still make cannot be noted: {error.strerror}", field="DIBS_HOME", value=str(folder),

@@ -65,7 +65,7 @@ from dibs.errors import (
     StateError,
     Unsupported,
 )
-from dibs.home import Home
+from dibs.home import Home, write_private
 from dibs.process import absent, name_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class LocalBackend:
         shim: helper.Program | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (folder / "layout").write_text("\n".join(native["base"]))
+            write_private(folder / "layout", "\n".join(native["base"]))
             group = cgroups.make(workload.id, workload.limits)
             shim = self._helpers.start("shim")
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))

@@ -31,11 +31,19 @@ class Probes:
         if self._known is None:
             fresh = _File(boot_id())
             try:
-                known = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                known = self._read()
             except (OSError, msgspec.DecodeError):
                 known = fresh
             self._known = known if known.boot == fresh.boot else fresh
         return self._known
+
+    def _read(self) -> _File:
+        """What another user wrote is not believed."""
+        with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                raise PermissionError
+            return msgspec.json.decode(file.read(), type=_File)
 
     def get(self, key: str, find_out: Callable[[], str], *, keep: Callable[[str], bool] = bool) -> str:
         """The result for a key; found out, and kept if `keep` says that it is worth it, when it is not known yet."""
@@ -51,7 +59,9 @@ class Probes:
     def _save(self, known: _File) -> None:
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            draft.write_bytes(msgspec.json.encode(known))
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(msgspec.json.encode(known))
             draft.replace(self._path)
         except OSError:
             return  # not kept: the next process tries again

@@ -193,7 +193,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "SNAPSHOT_NOT_READY": ("88", "the snapshot is still being made, or was not made"),
     "SNAPSHOT_UNSUPPORTED": ("81", "the backend of this sandbox makes no snapshots"),
     "SOURCE_INVALID": ("80", "a sandbox is made from exactly one of `image` and `snapshotId`"),
-    "STATE_FOLDER_UNSAFE": "the state folder, or a file in it, belongs to another user or can be written by others",
+    "STATE_FOLDER_UNSAFE": ("91", "the state folder, or a file in it, belongs to another user or can be written to"),
     "STATE_FOLDER_UNUSABLE": ("91", "the state folder cannot be made"),
     "STATE_UNUSABLE": ("91", "a state file cannot be read or written"),
     "STILL_CREATING": ("88", "the sandbox is still being created"),

@@ -48,6 +48,12 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
+_LEFT_ALONE = {
+    (ast.Raise, "exc"),  # its words are for people; that it is raised at all is a fault of its own
+    (ast.ClassDef, "keywords"),  # how a type is made (frozen), not what it does
+}
+
+
 def mutations(source: bytes) -> list[Mutation]:
     """All faults of a module, in the order of its lines."""
     return list(_Finder(source).walk(ast.parse(source), ()))
@@ -68,8 +74,8 @@ class _Finder:
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
                 continue
-            if isinstance(node, ast.Raise) and name == "exc":
-                continue  # its words are for people; that it is raised at all is a fault of its own
+            if (type(node), name) in _LEFT_ALONE:
+                continue
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
                     yield from self.walk(child, scope)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from dibs.cdi.spec import ContainerEdits
 from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
+from dibs.errors import Busy, DibsError, NoMatch, NotFound, Unhealthy, Unsupported
 from dibs.ledger.rows import Holder, LeaseId, SandboxId
+from dibs.plan import matching
 from dibs.plan.explanation import Fate
 from dibs.plan.matching import assign
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
@@ -79,6 +81,50 @@ def test_the_nearest_miss_is_told() -> None:
     refusal = refused("H100:80Gi..", world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
     assert not refusal.waitable
     assert "nearest miss: gpu-0, 79.65Gi < 80Gi" in refusal.problems[0].reason
+
+
+def test_of_two_that_are_too_small_the_larger_is_the_nearer_miss() -> None:
+    where = world(gpu(0, "NVIDIA L4", 24 * GIB), gpu(1), gpu(2, "NVIDIA L4", 24 * GIB))
+    assert "nearest miss: gpu-1, 79.65Gi < 80Gi" in refused("80Gi..90Gi", where).problems[0].reason
+
+
+def test_of_two_that_are_too_large_the_smaller_is_the_nearer_miss() -> None:
+    where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB))
+    assert "nearest miss: gpu-1, 24Gi > 20Gi" in refused("10Gi..20Gi", where).problems[0].reason
+
+
+def test_a_part_that_was_not_asked_for_says_how_to_ask_for_it() -> None:
+    verdicts = refused("3", world(*parts(0, 2))).wishes[0].verdicts
+    assert [verdict.reason for verdict in verdicts][1:] == ["a part; to get parts, ask by memory: ..10GB"] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({"gpu": 2}, Busy),
+        ({"gpu": 3}, Unhealthy),
+        ({"gpu": 4}, Unsupported),
+        ({"gpu": 5}, NoMatch),
+        ({"device": "gpu-9"}, NotFound),
+    ],
+)
+def test_a_refusal_is_raised_as_what_the_caller_can_do_about_it(
+    asked: dict[str, object], kind: type[DibsError]
+) -> None:
+    where = world(gpu(0), gpu(1), gpu(2, health=Health(ok=False, reason="Xid 79")), gpu(3, attachment=None), held=(1,))
+    decision = plan_devices(parse_request(asked), where)
+    assert isinstance(decision, Refusal)
+    error = decision.to_error()
+    assert type(error) is kind
+    assert error.problems == decision.problems
+    assert decision.waitable is (kind is Busy)
+
+
+def test_many_reasons_are_listed_up_to_four_and_the_rest_is_counted() -> None:
+    where = world(*(gpu(n, health=Health(ok=False, reason=f"Xid {n}")) for n in range(6)))
+    assert refused(1, where).problems[0].reason.endswith("gpu-2 Xid 2; gpu-3 Xid 3; and 2 more")
+    alike = world(*(gpu(n, health=Health(ok=False, reason="Xid 1")) for n in range(6)))
+    assert refused(1, alike).problems[0].reason.endswith("gpu-0, gpu-1, gpu-2, gpu-3 and 2 more Xid 1")
 
 
 def test_an_unhealthy_device_is_passed_over_and_named_when_it_is_needed() -> None:
@@ -169,6 +215,59 @@ def test_a_part_excludes_its_card_and_a_card_its_parts() -> None:
     assert chosen(1, world(*devices, held=(1,))) == ["gpu-1"]
     assert chosen("10GB:2", world(*devices, held=(0,))) == ["gpu-1-part-0", "gpu-1-part-1"]
     assert refused(2, world(*devices, held=(1,))).waitable
+
+
+def test_a_card_that_was_joined_while_a_part_of_it_is_held_is_not_given_away() -> None:
+    card, other = gpu(0), gpu(1)
+    holder = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "train", "anna", 40.0, "attached")
+    where = World(Inventory((card, other)), {f"{card.id}#0": holder}, now=100.0)
+    assert chosen(1, where) == ["gpu-1"]
+    assert "gpu-0 held by train (anna)" in refused(2, where).problems[0].reason
+
+
+def test_a_card_that_was_cut_while_it_is_held_is_not_given_away_in_parts() -> None:
+    devices = parts(0, 2)
+    holder = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "train", "anna", 40.0, "attached")
+    where = World(Inventory(tuple(devices)), {devices[0].id: holder}, now=100.0)
+    assert refused("10GB", where).error == "Busy"
+    assert refused(1, where).error == "Busy"
+
+
+def test_two_parts_give_way_to_the_only_card_that_fits() -> None:
+    """Moving one device at a time does not find it: both parts of the card are in the way."""
+    one, two = parts(0, 2), parts(1, 2)
+    found = assign([2, 1], [[*one[1:], *two[1:]], [one[0]]])
+    assert found is not None
+    assert [[device.name for device in group] for group in found] == [["gpu-1-part-0", "gpu-1-part-1"], ["gpu-0"]]
+
+
+def overlapping() -> st.SearchStrategy[list[list[Device]]]:
+    devices = [*parts(0, 2), *parts(1, 3), gpu(7)]
+    some = st.sets(st.integers(0, len(devices) - 1)).map(lambda found: [devices[n] for n in sorted(found)])
+    return st.lists(some, min_size=3, max_size=3)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), overlapping(), st.integers(0, 30))
+def test_a_choice_is_complete_and_takes_no_unit_twice_however_short_the_patience(
+    wants: list[int], candidates: list[list[Device]], patience: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(matching, "_PATIENCE", patience)
+        result = assign(wants, candidates[: len(wants)])
+    if result is not None:
+        assert [len(group) for group in result] == wants
+        units = [unit for group in result for device in group for unit in device.booked_units]
+        assert len(units) == len(set(units))
+        for wish, group in enumerate(result):
+            assert all(device in candidates[wish] for device in group)
+
+
+def test_a_search_that_runs_out_of_patience_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = parts(0, 2), parts(1, 2)
+    wanted: tuple[list[int], list[list[Device]]] = ([2, 1], [[*one[1:], *two[1:]], [one[0]]])
+    assert matching._first_fit(*wanted) is not None
+    monkeypatch.setattr(matching, "_PATIENCE", 3)
+    assert matching._first_fit(*wanted) is None
 
 
 def test_a_whole_card_gives_way_to_a_part_in_whatever_order_they_are_asked() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import msgspec
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.devices.model import Inventory
+from dibs.devices.model import ExternalUse, Inventory
 from dibs.devices.simulated import devices_of, parse_world
 from dibs.ledger.rows import Holder, LeaseId, SandboxId, unit_key
 from dibs.plan.planner import DevicePlan, World, plan_devices
@@ -13,21 +15,36 @@ from dibs.plan.quick import Free
 from dibs.request.spec import parse_spec
 
 HOLDER = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "a", "b", 0.0, "attached")
-worlds = st.builds(
-    lambda h100, l4, broken: Inventory(
-        devices_of(parse_world(f"H100:{h100},L4:{l4}", unhealthy=[str(n) for n in broken if n < h100 + l4])),
+OTHER = ExternalUse(4711, "bob", "python")
+
+
+def box(spec: str, *, busy: tuple[int, ...] = (), broken: tuple[int, ...] = ()) -> Inventory:
+    """Simulated cards; those that are `busy` are used outside dibs."""
+    devices = devices_of(parse_world(spec, unhealthy=[str(number) for number in broken]))
+    return Inventory(
+        tuple(
+            msgspec.structs.replace(device, used_by=(OTHER,)) if number in busy else device
+            for number, device in enumerate(devices)
+        ),
         simulated=True,
-    ),
-    st.integers(1, 6),
-    st.integers(1, 6),
-    st.sets(st.integers(0, 11), max_size=3),
-)
-wishes = st.sampled_from(["1", "2", "5", "h100:1", "l4:3", "nvidia:2", "40Gi:1", "amd:1", "all"])
+    )
 
 
-@given(worlds, wishes, st.sets(st.integers(0, 11)))
-def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[int]) -> None:
-    request = parse_spec({"gpu": wish}).resources
+@st.composite
+def worlds(draw: st.DrawFn) -> Inventory:
+    groups = draw(st.lists(st.tuples(st.sampled_from(["H100", "L4"]), st.integers(1, 3)), min_size=1, max_size=4))
+    cards = st.sets(st.integers(0, sum(count for _, count in groups) - 1), max_size=2)
+    spec = ",".join(f"{model}:{count}" for model, count in groups)
+    return box(spec, busy=tuple(draw(cards)), broken=tuple(draw(cards)))
+
+
+wishes = st.sampled_from(["1", "2", "5", "h100:1", "l4:1", "l4:3", "nvidia:2", "40Gi..:1", "..40Gi:2", "amd:1", "all"])
+
+
+@settings(max_examples=300)
+@given(worlds(), wishes, st.sets(st.integers(0, 11), max_size=4), st.booleans())
+def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[int], allow_busy: bool) -> None:
+    request = parse_spec({"gpu": wish, "allow_busy": allow_busy}).resources
     ids = [device.id for number, device in enumerate(inventory.devices) if number in taken]
     held = {unit_key(name, simulated=True): HOLDER for name in ids}
     planned = plan_devices(request, World(inventory, held))
@@ -39,7 +56,49 @@ def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[
         assert wish == "all" or not isinstance(planned, DevicePlan)
 
 
-def test_cut_cards_several_wishes_and_exact_devices_are_left_to_the_planner() -> None:
+def quick(inventory: Inventory, held: set[str] | None = None, **words: object) -> list[str] | None:
+    found = Free(inventory, held or set()).first(parse_spec({"gpu": "1", **words}).resources)
+    return None if found is None else [device.name for device in found]
+
+
+def test_a_card_used_outside_dibs_is_passed_over_unless_asked_for() -> None:
+    inventory = box("H100:2", busy=(0,))
+    assert quick(inventory) == ["gpu-1"]
+    assert quick(inventory, gpu="2") is None
+    assert quick(inventory, gpu="2", allow_busy=True) == ["gpu-0", "gpu-1"]
+
+
+def test_what_does_not_fit_is_passed_over() -> None:
+    assert quick(box("H100:1,L4:1,H100:1"), gpu="l4:1") == ["gpu-1"]
+    assert quick(box("L4:1,H100:2"), gpu="h100:2") == ["gpu-1", "gpu-2"]
+
+
+def test_a_broken_or_unattachable_or_held_card_is_passed_over() -> None:
+    inventory = box("H100:3", broken=(0,))
+    assert quick(inventory) == ["gpu-1"]
+    assert quick(inventory, {unit_key(inventory.devices[1].id, simulated=True)}) == ["gpu-2"]
+    loose = msgspec.structs.replace(inventory.devices[1], attachment=None)
+    assert quick(Inventory((inventory.devices[0], loose, inventory.devices[2]), simulated=True)) == ["gpu-2"]
+
+
+def test_what_was_taken_is_not_given_again() -> None:
+    inventory = box("H100:2")
+    free = Free(inventory, set())
+    request = parse_spec({"gpu": "1"}).resources
+    for name in ("gpu-0", "gpu-1"):
+        found = free.first(request)
+        assert found is not None
+        assert [device.name for device in found] == [name]
+        free.take(found)
+    assert free.first(request) is None
+
+
+@pytest.mark.parametrize("gpu", ["all", ["1", "1"], ["h100:1", "l4:1"]])
+def test_all_and_several_wishes_are_left_to_the_planner(gpu: object) -> None:
+    assert quick(box("H100:2,L4:2"), gpu=gpu) is None
+
+
+def test_cut_cards_and_exact_devices_are_left_to_the_planner() -> None:
     cut = Inventory(devices_of(parse_world("2", model="H100", partitions=7)), simulated=True)
     whole = Inventory(devices_of(parse_world("4", model="H100")), simulated=True)
     assert Free(cut, set()).first(parse_spec({"gpu": "1"}).resources) is None

@@ -122,6 +122,14 @@ def test_several_wishes_stay_apart() -> None:
         ("24GB", 23034 << 20, True),  # an L4
         ("..24GB", 24564 << 20, True),  # an RTX 4090
         ("24GB..", 16376 << 20, False),
+        ("16GB..", 15109 << 20, True),  # a T4 as its driver shows it: 3 % below its name are allowed
+        ("100GB..", 97 * 10**9, True),
+        ("100GB..", 97 * 10**9 - 1, False),
+        ("100GB", 97 * 10**9 - 1, False),
+        ("100GB", 100 * 2**30, True),
+        ("100GB", 100 * 2**30 + 1, False),
+        ("100Gi..", 100 * 2**30, True),
+        ("100Gi..", 100 * 2**30 - 1, False),  # who writes Gi means it
     ],
 )
 def test_gb_is_the_size_on_the_box_and_gi_is_exact(text: str, memory: int, fits: bool) -> None:

@@ -35,7 +35,7 @@ class Work:
         self._until = until
         self._lock = threading.Lock()
         self.outcomes: list[Outcome] = []
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
 
     def mutants(self, worker: int) -> Iterator[Mutant]:
         while time.monotonic() < self._until and self.failure is None:
@@ -78,9 +78,8 @@ def main() -> int:
             bench = Bench(root, folder / str(number))
             for mutant in work.mutants(number):
                 work.done(bench.try_out(mutant), known.get(mutant.identity))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - told below: a thread has nobody to raise it to
             work.failure = error
-            raise
 
     threads = [threading.Thread(target=go_through, args=(number,)) for number in range(WORKERS)]
     try:
@@ -91,6 +90,7 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if work.failure is not None:
+        print(f"mutants: {work.failure}")
         return 2
     return report(work, known)
 

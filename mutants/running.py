@@ -51,7 +51,7 @@ class Bench:
         if target.tests not in self._bases:
             code, seconds, said = self._run(target, 1800.0)
             if code != 0:
-                raise SystemExit(f"mutants: the tests of {target.module} fail without any fault in it:\n{said[-3000:]}")
+                raise RuntimeError(f"the tests of {target.module} fail without any fault in it:\n{said[-3000:]}")
             self._bases[target.tests] = seconds
         return self._bases[target.tests]
 

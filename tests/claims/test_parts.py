@@ -184,3 +184,55 @@ def test_features_are_known_by_kubernetes_names() -> None:
     assert "DRAListTypeAttributes" not in Features.default().gates
     with pytest.raises(ValueError, match="unknown feature gates DRAMagic"):
         Features.of(["DRAMagic"])
+
+
+def test_an_amount_that_the_device_names_as_its_default_needs_no_step() -> None:
+    one = {"memory": capacity("10", default="3", validRange={"min": "2", "step": "2"})}
+    assert consumption(one, {}, fractional=False) == {"memory": Quantity.of(3)}
+    assert consumption(one, {"memory": Quantity.of(3)}, fractional=False) == {"memory": Quantity.of(4)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "allowed"),
+    [
+        ({"validRange": {"max": "10", "step": "4"}}, 8, True),
+        ({"validRange": {"max": "10", "step": "4"}}, 6, False),
+        ({"validRange": {"max": "10", "step": "4"}}, 12, False),
+        ({"validRange": {"max": "10"}}, 7, True),
+        ({"validRange": {"max": "10"}}, 11, False),
+        ({"validRange": {"step": "0"}}, 6, True),
+        ({"validValues": ["2", "4"]}, 3, True),  # rounded up to 4
+        ({"validValues": ["2", "4"]}, 5, False),
+        ({"default": "1"}, 5, True),
+    ],
+)
+def test_an_amount_outside_of_the_policy_is_refused(policy: Any, asked: int, allowed: bool) -> None:
+    one = {"memory": capacity("100", **policy)}
+    assert (consumption(one, {"memory": Quantity.of(asked)}, fractional=False) is not None) is allowed
+
+
+def test_bounds_that_thousandths_cannot_express_are_counted_in_whole_numbers() -> None:
+    one = capacity("10", default="1", validRange={"min": "1", "max": "1500u", "step": "1"})
+    assert str(one.consumed_by(Quantity.parse("1500m"), fractional=True)) == "2"
+
+
+def test_devices_without_groups_go_together_only_with_each_other() -> None:
+    budget = Budget({}, [])
+    none, some = Draw((), (("set", frozenset()),)), Draw((), (("set", frozenset({"a"})),))
+    budget.take(none, bind=True)
+    assert budget.conflict(none) is None
+    before = budget.take(none, bind=True)
+    assert budget.conflict(some) == "set"
+    budget.give_back(none, before)
+    assert budget.conflict(some) == "set"
+
+
+def test_groups_that_were_only_tried_are_forgotten() -> None:
+    budget = Budget({}, [])
+    some, other = Draw((), (("set", frozenset({"a"})),)), Draw((), (("set", frozenset({"b"})),))
+    before = budget.take(some, bind=True)
+    assert budget.conflict(other) == "set"
+    budget.give_back(some, before)
+    assert budget.conflict(other) is None
+    assert budget.take(some, bind=False) == ()
+    assert budget.conflict(other) is None

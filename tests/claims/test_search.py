@@ -275,3 +275,25 @@ def test_small_partitions_and_whole_cards_that_fit_one_by_one_but_not_together_a
     outcome = allocate(slices, wanted(8))
     assert outcome.results is None
     assert outcome.steps < 100
+
+
+def test_all_ends_at_the_first_device_that_cannot_be_had() -> None:
+    """Those behind it are not looked at any more: their violated constraint would be an error, not a refusal."""
+    devices = [device(name, attributes={"root": "r"}) for name in ("a", "b", "c")]
+    wanted = claim(exactly("all", None), constraints=[{"distinctAttribute": ROOT}])
+    with pytest.raises(BadClaim, match="cannot add device"):
+        allocate([resource_slice(devices)], wanted)
+    outcome = allocate([resource_slice(devices)], wanted, allocated=held("a"))
+    assert outcome.results is None
+    assert outcome.steps == 1
+
+
+def test_devices_without_the_attribute_are_passed_over_also_when_looking_ahead() -> None:
+    devices = [device("bare")] + [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
+    outcome = allocate([resource_slice(devices)], claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]))
+    assert given(outcome) == [["gpus:b", "gpus:c"]]
+
+
+def test_a_search_that_placed_nothing_says_so() -> None:
+    with pytest.raises(GaveUp, match="at most 0 devices were placed before request gpus"):
+        allocator([resource_slice(gpus(8))]).allocate(HOST, claims(claim(exactly(count=8))), budget=0)

@@ -1,0 +1,119 @@
+"""A device is free when the processes that had it are gone, and not a moment earlier."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pytest
+
+from dibs.backends.fake import FakeBackend
+from dibs.backends.port import Handle, Status
+from dibs.errors import BackendUnavailable
+from dibs.ledger.rows import SandboxRow, encode
+from dibs.process import ProcessName, absent, name_of
+from dibs.request import parse_spec
+from dibs.workloads.reconcile import handle_of, reconcile
+from dibs.workloads.service import Workloads
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def dead() -> ProcessName:
+    process = subprocess.Popen(["sleep", "1000"])
+    name = name_of(process.pid)
+    process.kill()
+    process.wait()
+    assert name is not None
+    return name
+
+
+def record(service: Workloads, row: SandboxRow, **changed: ProcessName | None) -> None:
+    """Write into the ledger that other processes are the sandbox's."""
+    handle = msgspec.structs.replace(handle_of(row), **changed)
+    with service.ledger.writing():
+        service.ledger._db.execute(
+            "UPDATE sandboxes SET handle = :handle WHERE id = :id", handle=encode(handle), id=row.id
+        )
+
+
+@pytest.mark.parametrize("living", ["keeper", "init"])
+def test_a_card_stays_booked_while_one_of_its_processes_lives(
+    service: Workloads, child: subprocess.Popen[bytes], living: str
+) -> None:
+    row = service.create(parse_spec({"gpu": 1, "command": ["true"]}))
+    service.backend_of(row).wait(handle_of(row), 60)
+    alive = name_of(child.pid)
+    assert alive is not None
+    record(service, row, **{"keeper": dead(), "init": dead(), living: alive})
+    reconcile(service.ledger, service.registry)
+    assert absent(alive) or len(service.leases()) == 1
+    child.kill()
+    child.wait()
+    reconcile(service.ledger, service.registry)
+    assert service.leases() == []
+    assert not service.sandbox(row.id).live
+
+
+class Counted(FakeBackend):
+    """Like an engine, with nobody to keep its sandboxes; counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+        self.away = False
+
+    def _ask(self, what: str) -> None:
+        self.asked[what] += 1
+        if self.away:
+            raise BackendUnavailable("it does not answer", code="ENGINE_UNREACHABLE")
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        self._ask("survey")
+        return {handle.sandbox_id: super(Counted, self).status(handle) for handle in handles}
+
+    def status(self, handle: Handle) -> Status:
+        self._ask("status")
+        return super().status(handle)
+
+
+@pytest.fixture
+def counted(service: Workloads) -> Counted:
+    backend = service.registry._made["fake", None] = Counted()
+    return backend
+
+
+def test_an_engine_is_asked_once_for_all_of_its_sandboxes(service: Workloads, counted: Counted) -> None:
+    rows = [service.create(parse_spec({"backend": "fake", "gpu": 1, "command": ["sleep", "1000"]})) for _ in range(3)]
+    counted.asked.clear()
+    assert reconcile(service.ledger, service.registry) == []
+    assert counted.asked == {"survey": 1}
+    counted.stop(handle_of(rows[1]), 0)
+    counted.asked.clear()
+    assert reconcile(service.ledger, service.registry) == [rows[1].id]
+    assert counted.asked["survey"] == 1
+    assert sorted(lease.sandbox_id for lease in service.leases()) == sorted([rows[0].id, rows[2].id])
+
+
+def test_an_engine_that_does_not_answer_frees_nothing_and_is_not_asked_again(
+    service: Workloads, counted: Counted
+) -> None:
+    rows = [service.create(parse_spec({"backend": "fake", "gpu": 1, "command": ["sleep", "1000"]})) for _ in range(2)]
+    for row in rows:
+        counted.stop(handle_of(row), 0)
+    counted.asked.clear()
+    counted.away = True
+    assert reconcile(service.ledger, service.registry) == []
+    assert counted.asked == {"survey": 1}
+    assert len(service.leases()) == 2
+    counted.away = False
+    assert sorted(reconcile(service.ledger, service.registry)) == sorted(row.id for row in rows)
+    assert service.leases() == []

@@ -183,6 +183,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ROOT_NOT_ALLOWED": ("80", "a root that is a path of the gateway's host cannot be asked for from afar"),
     "SANDBOXES_RUNNING": ("88", "the host service is not taken away while sandboxes run"),
     "SANDBOX_SETUP_FAILED": ("86", "the sandbox could not be set up; bubblewrap's words are in the reason"),
+    "SANDBOX_STUCK": ("86", "a sandbox without a shim does not end: a process of it waits in the kernel"),
     "SESSION_CLOSED": ("88", "the connection to the command is closed"),
     "SHIM_LOST": ("86", "the process that keeps the sandbox ended before the command was started"),
     "SHIM_STUCK": ("86", "the process that keeps the sandbox does not end; nothing of it was removed"),

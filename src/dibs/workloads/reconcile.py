@@ -4,7 +4,8 @@ A lease is freed only when its workload is proved gone:
 - created but never attached, and its creator is gone: what may be left of it is removed (`discard`), so the booking is
   void. What an engine makes of it even later is removed then (`late`). A gateway's is left to the gateway that comes
   next: it was accepted, so it is made;
-- attached: the process that keeps it and its first process are both gone, or the backend proves it ended.
+- attached: the process that keeps it and its first process are both gone, or the backend proves it ended. What has lost
+  its keeper is ended: nothing could be done with it any more.
 What cannot be proved (another host's, another pid namespace's, an engine that does not answer) stays booked.
 """
 
@@ -79,9 +80,11 @@ def _fate(row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) ->
     if row.state == "creating":
         return _fate_of_unfinished(row, registry)
     handle = handle_of(row)
-    if handle.keeper is not None and not (absent(handle.keeper) and (handle.init is None or absent(handle.init))):
+    if handle.keeper is not None and not absent(handle.keeper):
         return None
     try:
+        if handle.keeper is not None and handle.init is not None and not absent(handle.init):
+            registry.get(row.backend, row.uid).stop(handle, 0.0)  # frozen or held back, else it had ended with its shim
         status = surveys.get(row.id) or registry.get(row.backend, row.uid).status(handle)
     except BackendUnavailable:
         return None  # not proved

@@ -35,7 +35,15 @@ from dibs.backends.local import (
     rendering,
     roots,
 )
-from dibs.backends.local.handles import await_gone, exit_status, groups, is_here, is_running, living_init, not_running
+from dibs.backends.local.handles import (
+    await_gone,
+    exit_status,
+    groups,
+    is_running,
+    living_init,
+    not_running,
+    noted_phase,
+)
 from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
 from dibs.backends.local.probes import Probes
@@ -261,6 +269,10 @@ class LocalBackend:
             ended = exit_status(handle)  # written between the two looks?
             if ended is not None:
                 return Status(Phase.EXITED, ended)
+            cgroups.remove([*groups(handle), *filter(None, [handle.data.get("freezer")])])  # its shim could not
+            if noted_phase(handle) == "held":
+                detail = "its shim was killed before the command was started"
+                return Status(Phase.ABSENT, Exit(1, "not-started", detail=detail))
             return Status(Phase.ABSENT, Exit(137, "lost", 9, "its shim was killed, and the sandbox with it"))
         return Status(Phase.UNKNOWN, detail="the shim does not listen, and is not proved gone")
 
@@ -434,16 +446,20 @@ class LocalBackend:
             connection.close()
         if held is not None:
             held.let_go()
-        status = self.wait(handle)
-        if status.phase in (Phase.EXITED, Phase.ABSENT):
+        self._end_orphan(handle)
+        if self.wait(handle).phase in (Phase.EXITED, Phase.ABSENT):
             return
-        # The shim is gone but something of the sandbox is not: the kernel is on its way to end it. Help.
-        if handle.init is not None and is_here(handle.init):
-            os.kill(handle.init.pid, 9)
-            await_gone(handle.init, 10.0)
+        self._end_orphan(handle)  # its shim was killed meanwhile
         status = self.status(handle)
         if status.phase not in (Phase.EXITED, Phase.ABSENT):
             raise BackendUnavailable(f"the sandbox did not end: {status.detail}", value=handle.sandbox_id)
+
+    def _end_orphan(self, handle: Handle) -> None:
+        """Without its shim a sandbox ends by itself, unless it is frozen or held back."""
+        if handle.keeper is not None and absent(handle.keeper):
+            from dibs.backends.local import leftovers
+
+            leftovers.end_orphan(handle)
 
     def delete(self, handle: Handle) -> None:
         folder = Path(handle.folder)

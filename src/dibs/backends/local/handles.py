@@ -33,16 +33,20 @@ def exit_status(handle: Handle) -> Exit | None:
         raise StateError(f"the exit status cannot be read: {error}", value=handle.folder) from error
 
 
-def is_running(handle: Handle) -> bool:
-    """Whether its shim has noted that it runs. If not, it must be asked: the note may be missing."""
+def noted_phase(handle: Handle) -> str:
+    """The phase that its shim has noted last; empty if there is no note."""
     try:
         with open(f"{handle.folder}/phase", "rb") as file:
-            noted = file.read(16).strip()
+            return file.read(16).strip().decode("ascii", "replace")
     except FileNotFoundError:
-        return False
+        return ""
     except OSError as error:
         raise StateError(f"the sandbox's folder cannot be read: {error.strerror}", value=handle.folder) from error
-    return noted == b"running" and handle.keeper is not None and not absent(handle.keeper)
+
+
+def is_running(handle: Handle) -> bool:
+    """Whether its shim has noted that it runs. If not, it must be asked: the note may be missing."""
+    return noted_phase(handle) == "running" and handle.keeper is not None and not absent(handle.keeper)
 
 
 def is_here(process: ProcessName) -> bool:

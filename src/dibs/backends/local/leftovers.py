@@ -1,6 +1,6 @@
 """What may be left of a sandbox whose maker died, or whose shim did.
 
-`backend.discard` calls it. A shim holds a lock on its sandbox's folder as long as it is there; whoever gets the lock
+`backend` calls it. A shim holds a lock on its sandbox's folder as long as it is there; whoever gets the lock
 knows that no shim is, and none that comes later will find the folder.
 """
 
@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dibs.backends.local import cgroups
+from dibs.backends.local.handles import await_gone, groups, is_here
+from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable
 
+ORPHAN = 2.0  # seconds in which what is killed is gone; what is not, waits in the kernel, and nobody waits for it
 PATIENCE = 15.0  # a shim without a maker ends within a moment; one that is stuck is told, not waited for
 
 
@@ -54,3 +57,43 @@ def remove_groups(sandbox_id: str) -> None:
             return
         select.select([], [], [], 0.01)
     raise BackendUnavailable("a control group is still in use", field="cgroup", value=left[0])
+
+
+def end_orphan(handle: Handle) -> None:
+    """End a sandbox whose shim is gone, frozen or held back though it may be, and remove its control groups.
+
+    The kernel ends bubblewrap with the shim, and the sandbox with bubblewrap, but not a process that is frozen
+    (version 1 keeps even SIGKILL from it), nor one that has not been let go yet. Raises BackendUnavailable if it may
+    still be there.
+    """
+    init = handle.init
+    freezer = handle.data.get("freezer", "")
+    until = time.monotonic() + ORPHAN
+    while init is not None and is_here(init):
+        try:
+            thaw(freezer)
+            os.kill(init.pid, 9)
+        except ProcessLookupError:
+            break
+        except PermissionError as error:
+            raise BackendUnavailable(
+                "its shim is gone, and what is left of it belongs to another user", field="sandbox",
+                value=handle.sandbox_id, code="NOT_YOURS", remedy="run a dibs command as that user, or as root",
+            ) from error  # fmt: skip
+        await_gone(init, 1.0)
+        if time.monotonic() > until:
+            raise BackendUnavailable(
+                "the sandbox's first process does not end", field="sandbox", value=handle.sandbox_id,
+                code="SANDBOX_STUCK", remedy=f"see what keeps it: cat /proc/{init.pid}/stack /proc/{init.pid}/cgroup",
+            )  # fmt: skip
+    cgroups.remove([*groups(handle), *filter(None, [freezer])])
+
+
+def thaw(folder: str) -> None:
+    """Let the processes of a freezer run, whichever version it is of."""
+    for name, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        try:
+            if folder:
+                cgroups.write(f"{folder}/{name}", word)
+        except FileNotFoundError:
+            continue  # of the other version, or never made

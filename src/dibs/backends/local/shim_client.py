@@ -48,6 +48,8 @@ class Connection:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise BackendUnavailable(f"the sandbox's folder cannot be opened: {error.strerror}") from error
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Through the descriptor, because a socket's path must be short and the folder's need not be.

@@ -55,6 +55,7 @@ def wishes(memory: tuple[str, ...], *more: str) -> st.SearchStrategy[str]:
         lambda *parts: ":".join(part for part in parts if part) or "1",
         st.sampled_from(["", "", "nvidia", "amd", "intel"]),
         st.sampled_from(["", "", "", "H100", "A100", "A100-80GB", "H100,L4", "MI300X"]),
+        st.sampled_from(["", "", "", "", "1g.10gb", "3g.40gb"]),
         st.sampled_from(memory),
         st.sampled_from(["", "1", "1", "2", "3", *more]),
     )

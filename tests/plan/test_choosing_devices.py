@@ -313,3 +313,39 @@ def test_assignment_succeeds_exactly_when_one_exists(wants: list[int], fitting: 
 def test_planning_twice_gives_the_same(text: str) -> None:
     where = world(*parts(0, 2), *parts(1, 2), gpu(7, "NVIDIA L4", 24 * GIB))
     assert plan_devices(parse_request({"gpu": text}), where) == plan_devices(parse_request({"gpu": text}), where)
+
+
+def test_a_card_that_is_just_too_small_in_exact_units_is_offered_by_the_size_on_its_box() -> None:
+    (problem,) = refused("80Gi..", world(gpu(0))).problems
+    assert "--gpu 80GB..:1" in problem.remedy
+    (problem,) = refused("160Gi..", world(gpu(0))).problems
+    assert "GB.." not in problem.remedy
+
+
+def test_the_beginning_of_a_uuid_names_a_device_if_only_one_begins_so() -> None:
+    there = world(gpu(0, uuid="GPU-aaaa1111"), gpu(1, uuid="GPU-aaaa2222"))
+    decision = plan_devices(parse_request({"device": "gpu-AAAA2"}), there)
+    assert isinstance(decision, DevicePlan)
+    assert [device.name for device in decision.devices] == ["gpu-1"]
+    for name, code in (
+        ("GPU-aaaa", "DEVICE_AMBIGUOUS"),
+        ("GPU-aaa", "DEVICE_NOT_FOUND"),
+        ("GPU-b", "DEVICE_NOT_FOUND"),
+    ):
+        decision = plan_devices(parse_request({"device": name}), there)
+        assert isinstance(decision, Refusal)
+        assert [problem.code for problem in decision.problems] == [code]
+
+
+def test_a_mig_profile_takes_parts_of_that_profile_only() -> None:
+    whole = gpu(0, units=(UnitId("u0"), UnitId("u1")))
+    parts = [
+        gpu(0, name=f"part-{n}", parent=whole.id, units=(UnitId(f"u{n}"),), memory=10 << 30,
+            attributes={"type": "mig", "productName": "NVIDIA H100 80GB HBM3", "profile": profile})
+        for n, profile in enumerate(("1g.10gb", "2g.20gb"))
+    ]  # fmt: skip
+    there = world(whole, *parts)
+    assert chosen("1g.10gb", there) == ["part-0"]
+    assert chosen("H100:2G.20GB", there) == ["part-1"]
+    assert chosen("1", there) == ["gpu-0"]
+    assert "is not 3g.40gb" in refused("3g.40gb", there).problems[0].reason

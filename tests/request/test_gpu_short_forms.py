@@ -74,7 +74,6 @@ def test_a_spelling_becomes_its_canonical_form_and_reads_back(spelling: Any, can
         (object(), "GPU_INVALID"),
         ("1..8", "GPU_SYNTAX"),
         ("H100::2", "GPU_SYNTAX"),
-        ("4090:1", "GPU_SYNTAX"),
         ("all:2", "GPU_SYNTAX"),
         ("H100:A100", "GPU_SYNTAX"),
         ("80GB..40GB", "GPU_MEMORY_INVALID"),
@@ -166,7 +165,7 @@ WISHES = st.builds(
         for part in (vendor, ",".join(models), {0: "", 1: size, 2: f"{size}..", 3: f"..{size}"}[shape], str(count))
         if part
     ),
-    st.one_of(st.integers(1, 9999), st.just(ALL)),
+    st.one_of(st.integers(1, 999), st.just(ALL)),
     st.sampled_from(["", "nvidia", "amd", "intel"]),
     st.lists(MODELS, max_size=3, unique=True),
     SIZES,

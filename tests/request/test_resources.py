@@ -108,8 +108,8 @@ def test_the_claim_says_what_was_asked_in_dra_form() -> None:
                             "selectors": [
                                 {
                                     "cel": {
-                                        "expression": 'device.attributes[device.driver].?productName.orValue("")'
-                                        '.lowerAscii().matches("((^|[^a-z0-9])h[^a-z0-9]*100([^a-z0-9]|$))'
+                                        "expression": "has(device.attributes[device.driver].productName) && "
+                                        'device.attributes[device.driver].productName.lowerAscii().matches("((^|[^a-z0-9])h[^a-z0-9]*100([^a-z0-9]|$))'
                                         '|((^|[^a-z0-9])a[^a-z0-9]*100([^a-z0-9]|$))")'
                                     }
                                 },

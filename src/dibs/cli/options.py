@@ -13,9 +13,10 @@ from dibs.request.spec import SandboxSpec, parse_spec
 
 _RESOURCES = (
     click.option(
-        "--gpu", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[WISH]",
+        "--gpu", "--gpus", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[WISH]",
         help="GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
     ),
+    click.option("--gres", multiple=True, hidden=True),  # Slurm's spelling
     click.option("--device", multiple=True, metavar="NAME", help="An exact device: nvidia.com/gpu=0, a UUID or an id."),
     click.option("--where", multiple=True, metavar="CEL", help="Only GPUs for which this CEL expression is true."),
     click.option("--claim", metavar="FILE|NAME", help="A DRA claim instead: a YAML file, or a kept one."),
@@ -68,8 +69,9 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
     """The sandbox that the options describe. All problems are reported together."""
     mapping: dict[str, Any] = _from_file(values["file"]) if values.get("file") else {}
     problems: list[Problem] = []
-    if values.get("gpu"):
-        mapping["gpu"] = list(values["gpu"]) if len(values["gpu"]) > 1 else values["gpu"][0]
+    gpus = [*values.get("gpu", ()), *(item for word in values.get("gres", ()) for item in word.split(","))]
+    if gpus:
+        mapping["gpu"] = gpus if len(gpus) > 1 else gpus[0]
     if values.get("device"):
         mapping["device"] = list(values["device"])
     if values.get("where"):

@@ -37,6 +37,11 @@ class Model(msgspec.Struct, frozen=True):
         return self.memory_mib * MIB
 
     @property
+    def mig(self) -> bool:
+        """Whether it can be cut into seven instances."""
+        return self.compute in ("8.0", "9.0", "10.0", "10.3") and self.key != "A30"
+
+    @property
     def driver(self) -> str:
         """The DRA driver of the vendor."""
         return f"gpu.{self.vendor}.com"

@@ -21,6 +21,9 @@ DeviceId = NewType("DeviceId", str)
 UnitId = NewType("UnitId", str)
 
 
+_UUID_PREFIX = len("GPU-") + 4  # fewer digits of a UUID are a typing error rather than a name
+
+
 class Version(msgspec.Struct, frozen=True, tag="version"):
     """A semver attribute, apart from a string that merely looks like one."""
 
@@ -110,5 +113,11 @@ class Inventory(msgspec.Struct, frozen=True):
     simulated: bool = False
 
     def find(self, name: str) -> tuple[Device, ...]:
-        """The devices that answer to an exact name: id, CDI name, UUID or index. More than one means ambiguous."""
-        return tuple(d for d in self.devices if name in (d.id, d.name, d.uuid) or name in d.aliases)
+        """The devices that answer to a name: id, CDI name, UUID, index, or the beginning of a UUID.
+
+        More than one means that the name is ambiguous.
+        """
+        exact = tuple(d for d in self.devices if name in (d.id, d.name, d.uuid) or name in d.aliases)
+        if exact or not name.upper().startswith(("GPU-", "MIG-")) or len(name) < _UUID_PREFIX:
+            return exact
+        return tuple(d for d in self.devices if d.uuid.lower().startswith(name.lower()))

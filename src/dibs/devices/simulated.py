@@ -235,6 +235,10 @@ def _part(card: Device, part: int, parts: int) -> Device:
     uuid = _uuid("MIG", f"{card.pool}/{spelled}")
     attributes = {**card.attributes, "type": "mig", "uuid": uuid, "parentUUID": card.uuid}
     attributes["parentIndex"] = attributes.pop("index")
+    memory = card.capacity["memory"] // parts
+    if profile := _profile(card, parts):
+        attributes["profile"] = profile
+        memory = card.capacity["memory"] * _SLICES[parts][1] // _MEMORY_SLICES
     attributes[CDI_NAME] = f"sim.dibs/gpu={spelled}"
     nodes = (*card.attachment.edits.device_nodes, _node(f"/dev/simgpu{card.index}p{part}"))
     return Device(
@@ -245,7 +249,7 @@ def _part(card: Device, part: int, parts: int) -> Device:
         model=card.model,
         uuid=uuid,
         attributes=attributes,
-        capacity={"memory": card.capacity["memory"] // parts},
+        capacity={"memory": memory},
         units=(card.units[part],),
         parent=card.id,
         health=card.health,
@@ -254,6 +258,21 @@ def _part(card: Device, part: int, parts: int) -> Device:
         simulated=True,
         source="simulated",
     )
+
+
+# The MIG instances that a card can be cut into evenly, and the compute and memory slices of each. The memory comes in
+# eighths, so seven instances leave one of them unused.
+_SLICES = {7: (1, 1), 4: (1, 2), 3: (2, 2), 2: (3, 4)}
+_MEMORY_SLICES = 8
+
+
+def _profile(card: Device, parts: int) -> str:
+    """The MIG profile of equal parts; empty for cards without MIG and for numbers that no profile gives."""
+    model = catalogue.find(card.model)
+    if model is None or not model.mig or parts not in _SLICES:
+        return ""
+    compute, memory = _SLICES[parts]
+    return f"{compute}g.{-(-model.nominal_gb * memory // _MEMORY_SLICES)}gb"
 
 
 def _attributes(model: Model) -> dict[str, Attribute]:

@@ -62,6 +62,7 @@ TABLE: dict[str, dict[str, Cell]] = {
     "gpu.vendor": _alike(_CHOSEN),
     "gpu.models": _alike(_CHOSEN),
     "gpu.memory": _alike(_CHOSEN),
+    "gpu.profile": _alike(_CHOSEN),
     "gpu.all": _alike(_yes("resolved to a list when planned; the list is in the plan and the receipt"), _CHOSEN),
     "devices": _alike(_yes("exactly the named devices, or a refusal that names the holder"), _CHOSEN),
     "where": _alike(_yes("CEL, evaluated by dibs on the devices that it found"), _CHOSEN),

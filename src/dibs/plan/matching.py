@@ -38,7 +38,12 @@ def misfit(wish: GpuWish, device: Device) -> tuple[str, float]:
     if wish.models and not any(_pattern(model).search(product) for model in wish.models):
         wanted = " or ".join(wish.models)
         return (f"{device.model} is not {wanted}" if device.model else f"its model is unknown, not {wanted}"), 3.0
+    if wish.profile and device.attributes.get("profile") != wish.profile:
+        has = device.attributes.get("profile") or "a whole card"
+        return f"{has} is not {wish.profile}", 2.5
     memory = wish.memory
+    if memory is None and wish.profile:
+        return "", 0.0
     if memory is None:
         return ("", 0.0) if device.parent is None else (_part(device), 2.0)
     if device.memory is None:
@@ -48,7 +53,7 @@ def misfit(wish: GpuWish, device: Device) -> tuple[str, float]:
         return f"{has} < {_bound(memory.text, low=True)}", 1 - device.memory / memory.low
     if memory.high is not None and device.memory > memory.high:
         return f"{has} > {_bound(memory.text, low=False)}", min(1.0, device.memory / memory.high - 1)
-    if device.parent is not None and memory.high is None:
+    if device.parent is not None and memory.high is None and not wish.profile:
         # Who says how much is the most takes a part of a card too; who does not, means whole cards.
         return _part(device), 2.0
     return "", 0.0

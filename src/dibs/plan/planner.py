@@ -9,6 +9,7 @@ be served now, everything that could ever serve it is kept for it. A later reque
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from dibs.plan.explanation import Fate, Verdict, WishExplanation
 from dibs.plan.matching import assign, is_gpu, misfit
 from dibs.request.durations import show_duration
 from dibs.request.model import ALL, GpuWish, Request
+
+_SOLD_AS = 0.05  # how much smaller than its nominal size, in binary units, a card's memory is at most
+_EXACT_SIZE = re.compile(r"([0-9.]+[MGT])i")
 
 
 class SharedUse(msgspec.Struct, frozen=True):
@@ -323,6 +327,8 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
     if miss is not None:
         reason += f"; nearest miss: {miss.device.rpartition('/')[2]}, {miss.reason}"
     remedy = "ask for fewer or for other models; `dibs gpus` shows what is there"
+    if miss is not None and 0 < miss.miss <= _SOLD_AS and (sold := _EXACT_SIZE.sub(r"\1B", wish.wish)) != wish.wish:
+        remedy = f"for cards sold with that much memory write --gpu {sold}: GB is the size on the box, Gi is exact"
     return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
 
 

@@ -37,15 +37,19 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
 def _wish(wish: GpuWish, index: int, where: tuple[str, ...]) -> dict[str, Any]:
     exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(wish.vendor or "", CLASS_ANY)}
     expressions = []
-    if wish.memory and wish.memory.high is not None:
-        # Who says how much is the most takes a part of a card too.
+    if wish.profile or (wish.memory and wish.memory.high is not None):
+        # An upper bound on memory, or a profile, admits a part of a card too.
         exactly["deviceClassName"] = CLASS_OR_PART
         if wish.vendor:
             expressions.append(f'device.driver == "{CLASS_OF[wish.vendor]}"')
     if wish.models:
         pattern = "|".join(f"({model_pattern(model)})" for model in wish.models)
-        name = 'device.attributes[device.driver].?productName.orValue("")'
-        expressions.append(f'{name}.lowerAscii().matches("{pattern}")')
+        # has() rather than .?productName.orValue(""): an API server cannot bound the cost of what follows the latter.
+        name = "device.attributes[device.driver].productName"
+        expressions.append(f'has({name}) && {name}.lowerAscii().matches("{pattern}")')
+    if wish.profile:
+        name = "device.attributes[device.driver].profile"
+        expressions.append(f'has({name}) && {name} == "{wish.profile}"')
     if wish.memory and wish.memory.low is not None:
         expressions.append(_memory(">=", wish.memory.low))
     if wish.memory and wish.memory.high is not None:

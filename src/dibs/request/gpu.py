@@ -19,9 +19,11 @@ from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, GpuWish, MemoryRange
 
 VENDORS = ("nvidia", "amd", "intel")
-MOST_GPUS = 9_999  # more than any host; a typing error beyond it
+MOST_GPUS = 999  # more than any host has; four digits are a model, such as 4090
 
 _COUNT = re.compile(r"[0-9]+", re.ASCII)
+_MODEL_NUMBER = re.compile(r"[1-9][0-9]{3}", re.ASCII)
+_PROFILE = re.compile(r"[0-9]+g\.[0-9]+gb", re.ASCII | re.IGNORECASE)
 _NUMBERISH = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+(?:[eE][+-]?[0-9]+)?%?", re.ASCII)
 _COUNT_RANGE = re.compile(r"[0-9]*\.\.[0-9]*", re.ASCII)
 _SIZE = r"[0-9]+(?:\.[0-9]+)?(?:[MGT]B|[MGT]i)"
@@ -99,7 +101,7 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None
             reason = f"{kind} is given twice: {quoted(part)} is the second"
             remedy = "the form is vendor:models:memory:count"
             if kind == "count":
-                remedy = 'say one count; a model that is only digits is written as in "RTX 4090"'
+                remedy = "say one count"
             problems.append(Problem("GPU_SYNTAX", field, text, reason, remedy))
         else:
             found[kind] = value
@@ -109,6 +111,10 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None
             problems.append(Problem("GPU_SYNTAX", field, text, "a part between colons is empty", _EXAMPLES))
         elif part.lower() == ALL:
             once("count", ALL, part)
+        elif _MODEL_NUMBER.fullmatch(part):
+            once("models", (part,), part)
+        elif _PROFILE.fullmatch(part):
+            once("profile", part.lower(), part)
         elif _NUMBERISH.fullmatch(part):
             once("count", _count(part, field, problems), part)
         elif part.lower() in VENDORS:
@@ -127,6 +133,7 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None
         vendor=found.get("vendor"),
         models=found.get("models", ()),
         memory=found.get("memory"),
+        profile=found.get("profile", ""),
     )
 
 
@@ -194,7 +201,7 @@ def _spell(text: str | None) -> str:
     return f"{shown}{unit[0].upper()}{'i' if unit[1:].lower() == 'i' else 'B'}"
 
 
-_KEYS = ("vendor", "model", "memory", "count")
+_KEYS = ("vendor", "model", "profile", "memory", "count")
 
 
 def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) -> GpuWish | None:
@@ -219,6 +226,10 @@ def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) ->
     memory = None
     if memory_value is not None:
         memory = _memory(str(memory_value).strip(), f"{field}.memory", problems)
+    profile = value.get("profile", "")
+    if not isinstance(profile, str) or (profile and _PROFILE.fullmatch(profile) is None):
+        remedy = "write it as in 1g.10gb"
+        problems.append(Problem("GPU_PROFILE_INVALID", f"{field}.profile", str(profile), "not a MIG profile", remedy))
     count_value = value.get("count", 1)
     count: int | str | None = count_value
     if isinstance(count_value, str) and count_value.strip().lower() == ALL:
@@ -236,6 +247,7 @@ def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) ->
         vendor=vendor.lower() if vendor else None,
         models=models,
         memory=memory,
+        profile=profile.lower(),
     )
 
 

@@ -24,15 +24,17 @@ class MemoryRange(msgspec.Struct, frozen=True):
 
 
 class GpuWish(msgspec.Struct, frozen=True):
-    """A number of GPUs of one description. No vendor, no models, no memory: any GPU."""
+    """A number of GPUs of one description. Nothing but a count: any whole GPU."""
 
     count: int | Literal["all"] = 1
     vendor: str | None = None
     models: tuple[str, ...] = ()
     memory: MemoryRange | None = None
+    profile: str = ""  # a MIG profile, such as 1g.10gb: partitions of that size only
 
     def __str__(self) -> str:
-        parts = [self.vendor or "", ",".join(self.models), self.memory.text if self.memory else "", str(self.count)]
+        memory = self.memory.text if self.memory else ""
+        parts = [self.vendor or "", ",".join(self.models), self.profile, memory, str(self.count)]
         return ":".join(part for part in parts if part)
 
 

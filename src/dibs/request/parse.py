@@ -14,6 +14,7 @@ from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.quantity import NANO, Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.model import ALL, GpuWish, Request
+from dibs.request.spelling import Exact, translate
 
 KNOWN = ("gpu", "device", "where", "claim", "cpu", "memory", "pids", "allow_busy")
 ALIASES = {"gpus": "gpu", "devices": "device", "allow-busy": "allow_busy", "allowBusy": "allow_busy"}
@@ -37,6 +38,7 @@ def parse_request(mapping: Mapping[str, Any], *, prefix: str = "") -> Request:
 def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, prefix: str = "") -> Request:
     """As `parse_request`, but the problems go into the caller's list."""
     wishes: list[tuple[str, str, GpuWish]] = []
+    exact: list[str] = []  # devices that a spelling of `gpu` names
     values: dict[str, Any] = {}
     seen: dict[str, str] = {}
     for raw, value in mapping.items():
@@ -52,6 +54,13 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
             items = value if isinstance(value, list | tuple) else [value]
             for index, item in enumerate(items):
                 place = f"{field}[{index}]" if isinstance(value, list | tuple) else field
+                if isinstance(item, str) and not vendor:
+                    item = translate(item, place, problems)  # noqa: PLW2901  # the same request, in our spelling
+                    if item is None:
+                        continue
+                    if isinstance(item, Exact):
+                        exact += item.names
+                        continue
                 wish = (
                     _vendor_wish(item, vendor.group(1), place, problems) if vendor else parse_gpu(item, place, problems)
                 )
@@ -64,6 +73,16 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
         else:
             problems.append(_unknown(field, key, value))
     _one_spelling(wishes, problems)
+    if exact and wishes:
+        reason = "some GPUs are named and others described"
+        problems.append(Problem("CONFLICT", f"{prefix}gpu", ", ".join(exact), reason, "name all of them, or none"))
+    if exact and "device" in values:
+        reason = "gpu names devices too"
+        problems.append(
+            Problem("CONFLICT", f"{prefix}device", ", ".join(exact), reason, "name all of them in one place")
+        )
+    elif exact:
+        values["device"] = exact
     devices = _devices(values["device"], f"{prefix}device", problems) if "device" in values else ()
     gpus = _agree(tuple(wish for _, _, wish in wishes), devices, prefix, problems)
     where: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
         asked |= {"gpu.vendor": wish.vendor} if wish.vendor else {}
         asked |= {"gpu.models": ",".join(wish.models)} if wish.models else {}
         asked |= {"gpu.memory": wish.memory.text} if wish.memory else {}
+        asked |= {"gpu.profile": wish.profile} if wish.profile else {}
     asked |= {"devices": ", ".join(request.devices)} if request.devices else {}
     asked |= {"where": " and ".join(request.where)} if request.where else {}
     asked |= {"claim": request.flags()} if request.claim else {}

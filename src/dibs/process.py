@@ -56,13 +56,16 @@ def pid_namespace() -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks after boot; None if there is no such process. A zombie is no process."""
+    """When a process started, in ticks after boot; None if there is no such process.
+
+    A zombie is no process, unless only its main thread has ended and others of its threads run.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if fields[0] in (b"Z", b"X", b"x"):
+    if fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1):
         return None
     return int(fields[19])
 

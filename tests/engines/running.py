@@ -166,6 +166,19 @@ class Engine:
         self._daemon.kill()
         self._daemon.wait()
 
+    def restart_with_empty_run(self) -> None:
+        """As after a crash of everything that keeps state in /run: containers go on, the engine has forgotten them."""
+        assert self._holder is not None
+        self.kill()
+        if self._containerd is not None:
+            self._containerd.kill()
+            self._containerd.wait()
+            self._containerd = None
+        script = f"umount -l /run && mount -t tmpfs tmpfs /run && mkdir /run/cdi && mount --bind {self.cdi} /run/cdi"
+        inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--", "sh", "-c", script]
+        subprocess.run(inside, check=True)
+        self.start()
+
     def stop(self) -> None:
         """Remove everything that it has made, and itself."""
         if self._holder is not None:
@@ -269,6 +282,19 @@ def _processes(token: str) -> list[int]:
         named |= more
         grown = bool(more)
     return sorted(named)
+
+
+def processes_naming(container: str) -> list[int]:
+    """Live processes with a container's id among their words: containerd's shim, conmon."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdigit() else []
+        except OSError:
+            continue
+        if container.encode() in words:
+            found.append(int(entry))
+    return found
 
 
 def sweep() -> None:

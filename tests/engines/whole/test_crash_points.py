@@ -91,7 +91,12 @@ def test_what_the_engine_makes_after_its_creator_was_killed_is_removed(house: Ho
     assert result.returncode == -signal.SIGKILL, result.stderr
     [row] = [row for row in house.again().sandboxes(all=True) if row.state == "failed"]
     name = f"dibs-{row.id}"
-    body = {"Image": images.REFERENCE} if house.kind == "docker" else {"image": images.REFERENCE, "name": name}
+    labels = {"dibs.home": str(house.home.state), "dibs.sandbox": row.id}
+    body = (
+        {"Image": images.REFERENCE, "Labels": labels}
+        if house.kind == "docker"
+        else {"image": images.REFERENCE, "name": name, "labels": labels}
+    )
     path = f"{house.engine.prefix}/containers/create" + (f"?name={name}" if house.kind == "docker" else "")
     assert house.engine.api("POST", path, body)[0] == 201
 

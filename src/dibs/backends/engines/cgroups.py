@@ -39,12 +39,42 @@ def trees() -> list[str]:
 
 
 def is_of(pid: int, container: str) -> bool:
-    """Whether a process is in the groups of a container, by its id."""
+    """Whether a process is in the groups of a container, by its id. Podman's conmon is beside it, not in it."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
-            return container in file.read()
+            return any(_names(line, container) for line in file)
     except OSError:
         return False
+
+
+def _names(path: str, container: str) -> bool:
+    return any(container in part and "conmon" not in part for part in path.split("/"))
+
+
+_TOLD_BY = ("pids", "memory", "freezer", "")  # the trees in which a container's processes are counted and thawed
+
+
+def groups_of(pid: int, container: str) -> dict[str, str]:
+    """The folders of a container's control groups, by controller ("" for version 2): those named after it."""
+    found: dict[str, str] = {}
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}  # it has ended
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            point = _mounts().get(name) if name in _TOLD_BY else None
+            if point is None or not _names(path, container):
+                continue
+            # Processes may be in a group below the container's own.
+            parts = path.split("/")
+            last = max(index for index, part in enumerate(parts) if _names(part, container))
+            folder = point + "/".join(parts[: last + 1])
+            if os.path.isdir(folder):
+                found[name] = folder
+    return found
 
 
 class Groups:

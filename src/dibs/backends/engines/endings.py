@@ -1,7 +1,7 @@
 """The ends of a container: paused, stopped, removed, out of time.
 
-A container is found by its name, so whatever was left unfinished can be removed by anybody (`discard`). Nothing is said
-to be gone before the engine has said so.
+A container is found by its id, or by its name and labels while that is not known, so whatever was left unfinished can
+be removed by any process of this home (`discard`). Nothing is said to be gone before its processes are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import shutil
 import time
 from pathlib import Path
 
-from dibs.backends.engines import errors, keeping, strays
+import msgspec
+
+from dibs.backends.engines import absence, errors, keeping, states
 from dibs.backends.engines.client import Client
-from dibs.backends.engines.engine import container
+from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.lives import Lives, not_running
 from dibs.backends.port import Handle, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict
@@ -48,7 +50,7 @@ class Endings(Lives):
             self._discard(handle)
             return
         if status.phase is Phase.UNKNOWN:
-            self._finish_removal(handle, status)
+            self._end_past_engine(handle, status, grace_seconds)
             return
         keeping.ask_end(folder, "stopped")
         base = container(handle)
@@ -68,14 +70,12 @@ class Endings(Lives):
             self.answer(handle, "POST", f"{base}/kill?signal=SIGKILL", accept=accept)
             status = self.wait(handle, 30.0)
         if status.phase not in (Phase.EXITED, Phase.ABSENT):
-            raise BackendUnavailable(
-                f"the sandbox did not end: {status.detail or status.phase}", value=handle.sandbox_id
-            )
+            self._end_past_engine(handle, status, 0.0)
 
     def delete(self, handle: Handle) -> None:
         status = self.status(handle)
         if status.phase is Phase.UNKNOWN:
-            self._finish_removal(handle, status)
+            self._end_past_engine(handle, status, 0.0)
         elif status.phase not in (Phase.EXITED, Phase.ABSENT):
             raise Conflict(
                 f"the sandbox is {status.phase}", value=handle.sandbox_id, code="STILL_RUNNING", remedy="stop it first"
@@ -83,11 +83,25 @@ class Endings(Lives):
         self._remove(handle)
         _forget(Path(handle.folder))
 
-    def _finish_removal(self, handle: Handle, status: Status) -> None:
-        """An engine that was killed while it removed a container leaves it so, until somebody asks once more."""
-        if not status.detail.endswith("removing"):
-            raise BackendUnavailable(status.detail, field="sandbox", value=handle.sandbox_id)
-        self._discard(handle)
+    def _end_past_engine(self, handle: Handle, status: Status, grace: float) -> None:
+        """End what its engine does not end: it has forgotten that it runs, cannot be asked, or fails to remove it.
+
+        Without a first process on record there is no proof, and the sandbox stays.
+        """
+        folder, identity = Path(handle.folder), handle.data.get("container", "")
+        if keeping.init_of(folder) is None:
+            if not status.detail.endswith("removing"):
+                reason = status.detail or f"the sandbox did not end: {self.name} says that it is {status.phase}"
+                raise BackendUnavailable(reason, field="sandbox", value=handle.sandbox_id)
+            self._discard(handle)  # an engine that was killed while it removed a container has to be asked once more
+            return
+        try:
+            forgotten = (self._state(handle) or {}).get("Status") not in ("running", "paused")
+        except BackendUnavailable:
+            forgotten = False  # it may come back, and then looks for the shim
+        keeping.ask_end(folder, "stopped")
+        killed = absence.end(folder, identity, grace, forgotten=forgotten)
+        keeping.note_gone(folder, "stopped" if killed else "lost")
 
     def discard(self, handle: Handle) -> None:
         self._discard(handle)
@@ -95,13 +109,25 @@ class Endings(Lives):
 
     def _discard(self, handle: Handle) -> None:
         """Remove what never came to an end of its own, with processes of which the engine may not know."""
-        identity = handle.data.get("container", "")
-        if not identity:
-            document = self._document(handle)
-            identity = "" if document is None else str(document["Id"])
-        self._remove(handle)
-        if identity and self.facts().peer is not None:
-            strays.end(identity)
+        known = handle.data.get("container")
+        for identity in [known] if known else self._unfinished(handle):
+            self._remove(msgspec.structs.replace(handle, data={**handle.data, "container": identity}))
+            if self.facts().peer is not None:
+                absence.end(Path(handle.folder), identity, forgotten=True)
+
+    def _unfinished(self, handle: Handle) -> list[str]:
+        """The ids of what was made for a sandbox whose handle was never written. By its labels, and its name: a
+        container under another name may be made of an image of the sandbox, with its labels, unless it never ran."""
+        labels = [f"dibs.home={self._home.state}", f"dibs.sandbox={handle.sandbox_id}"]
+        filters = msgspec.json.encode({"label": labels}).decode()
+        listed = self.ask(handle, "GET", "/containers/json" + query(all=True, filters=filters)) or []
+        name = container_name(handle.sandbox_id)
+        return [
+            str(one["Id"])
+            for one in listed
+            if name in [str(word).lstrip("/") for word in one.get("Names") or ()]
+            or states.PHASES.get(str(one.get("State", "")).lower()) is Phase.HELD
+        ]
 
     def _remove(self, handle: Handle) -> None:
         """Remove the container, by force; returns when it is gone."""

@@ -203,5 +203,10 @@ def container_name(sandbox_id: str) -> str:
 
 
 def container(handle: Handle) -> str:
-    """The path of its container, in the engine's API."""
-    return "/containers/" + segment(container_name(handle.sandbox_id))
+    """The path of its container, in the engine's API: by its id, for a name may be given to another container."""
+    return "/containers/" + segment(identity(handle))
+
+
+def identity(handle: Handle) -> str:
+    """The id of its container; its name while that is not known."""
+    return handle.data.get("container") or container_name(handle.sandbox_id)

@@ -8,7 +8,7 @@ import msgspec
 
 from dibs.backends import tars
 from dibs.backends.engines import errors, images, looking
-from dibs.backends.engines.engine import container, container_name
+from dibs.backends.engines.engine import container, identity
 from dibs.backends.engines.lives import Lives
 from dibs.backends.port import Handle
 from dibs.errors import Conflict
@@ -67,9 +67,7 @@ class Files(Lives):
 
     def snapshot(self, handle: Handle, name: str) -> str:
         repository, tag = images.tagged(name)
-        path = "/commit" + query(
-            container=container_name(handle.sandbox_id), repo=repository, tag=tag or None, pause=True
-        )
+        path = "/commit" + query(container=identity(handle), repo=repository, tag=tag or None, pause=True)
         for change in (f"LABEL {_LABEL}={name}", *(f"ENV {variable}=" for variable in self._told_of_devices(handle))):
             path += "&" + query(changes=change)[1:]
         self.ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=LONG)

@@ -1,11 +1,13 @@
 """What dibs writes beside a container, in the folder of its sandbox, and the process that keeps its time.
 
     init      the container's first process, by its full name; there since the start
+    record    its shim and its control groups, by which `absence` proves that it is gone
+    gone      that dibs has proved it gone past the engine, why, and when: "stopped 1700000000.5"
     ending    why dibs asked for the end, and when: "stopped 1700000000.5"
     expiry    when its time to live is over, in seconds since the epoch, or "none"
     keeper    the process that ends it then
 
-`backend` uses it. The engine is the one who knows whether a container runs; these files only say why it does not.
+`backend` uses it. The engine says whether a container runs; what it says of an end counts once its processes are gone.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from dibs.backends.engines.cgroups import groups_of
 from dibs.backends.port import Handle
 from dibs.errors import StateError
 from dibs.process import ProcessName, absent, name_of
@@ -54,11 +57,41 @@ def read(folder: Path, name: str) -> str:
 # --- its first process
 
 
-def remember_init(folder: Path, pid: int) -> ProcessName | None:
+class Record(msgspec.Struct, frozen=True):
+    """What is around the first process of a container."""
+
+    shim: ProcessName | None = None  # containerd's, or conmon: its parent
+    groups: dict[str, str] = {}  # controller ("" for version 2) → folder of the container's control group
+
+
+_RECORD = msgspec.json.Decoder(Record)
+
+
+def remember_init(folder: Path, pid: int, container: str) -> ProcessName | None:
     """The container runs. Without a process that is visible from here, that alone is kept."""
     found = name_of(pid) if pid > 0 else None
-    write(folder, "init", msgspec.json.encode(found).decode())
+    if found is not None:
+        record = Record(_parent(pid), groups_of(pid, container) if container else {})
+        write(folder, "record", msgspec.json.encode(record).decode())
+    write(folder, "init", msgspec.json.encode(found).decode())  # last: the keeper waits for it
     return found
+
+
+def _parent(pid: int) -> ProcessName | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return None  # it has ended
+    return name_of(parent) if parent > 1 else None
+
+
+def record_of(folder: Path) -> Record | None:
+    text = read(folder, "record")
+    try:
+        return _RECORD.decode(text) if text else None
+    except msgspec.DecodeError as error:
+        raise StateError(f"a file of the sandbox is damaged: {error}", value=str(folder / "record")) from error
 
 
 def init_of(folder: Path) -> ProcessName | None:
@@ -90,6 +123,16 @@ def ending(folder: Path) -> tuple[str, float] | None:
         return (reason, float(at)) if reason else None
     except ValueError:
         return None  # it is being written: the end is not there yet
+
+
+def note_gone(folder: Path, reason: str) -> None:
+    """Its processes are proved gone, whatever the engine says of it."""
+    write(folder, "gone", f"{reason} {time.time()!r}")
+
+
+def gone(folder: Path) -> tuple[str, float] | None:
+    reason, _, at = read(folder, "gone").partition(" ")
+    return (reason, float(at)) if reason else None
 
 
 # --- its time

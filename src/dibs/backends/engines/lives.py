@@ -1,7 +1,7 @@
 """What became of a container: its state, its end, its log.
 
-The engine is the one who knows; `keeping` has what dibs itself noted beside it. While the engine is away nothing is
-known, and nothing is ever taken for ended that is not proved to be.
+The engine says what state it is in; `keeping` has what dibs itself noted beside it. An end counts only when the
+container's processes are gone (`absence`), whatever the engine says. While the engine is away nothing is known.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.engines import errors, keeping, looking, rendering, states
+from dibs.backends.engines import absence, errors, keeping, looking, rendering, states
+from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import EngineError, Unreachable
-from dibs.backends.engines.engine import Engine, container, container_name
+from dibs.backends.engines.engine import Engine, container
 from dibs.backends.port import Exit, Handle, LogRecord, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict, NotFound
 from dibs.http import query
 from dibs.process import ProcessName, absent
 
+NOTICED = 2.0  # seconds in which an engine notices that a container has ended; arbitrary
 SLICE = 5.0  # seconds of one wait for an end, before the state is looked at again
 
 
@@ -30,7 +32,7 @@ class Lives(Engine):
     wait_condition: str  # of the wait request, for a container that was started
 
     def _document(self, handle: Handle) -> dict[str, Any] | None:
-        """The engine's word; None if there is no such container."""
+        """The engine's word; None if there is no such container, or only a foreign one of its name."""
         try:
             status, document = self.answer(handle, "GET", container(handle) + "/json", accept=(404,))
         except NotFound:
@@ -38,9 +40,18 @@ class Lives(Engine):
         except BackendUnavailable as error:
             if error.code != "CONTAINER_BROKEN":
                 raise
-            return {"Id": "", "State": {"Status": "removing"}}  # its processes go first, then its files, last its name
+            # Its processes go first, then its files, last its name.
+            return {"Id": handle.data.get("container", ""), "State": {"Status": "removing"}}
         found: dict[str, Any] = document
-        return None if status == 404 else found
+        return found if status != 404 and self._is_ours(handle, found) else None
+
+    def _is_ours(self, handle: Handle, document: dict[str, Any]) -> bool:
+        """Whether it is the container that was made for a sandbox: by its id; before that is known, by its labels."""
+        identity = handle.data.get("container")
+        if identity:
+            return str(document.get("Id", "")) == identity
+        labels = (document.get("Config") or {}).get("Labels") or {}
+        return (labels.get("dibs.home"), labels.get("dibs.sandbox")) == (str(self._home.state), handle.sandbox_id)
 
     def _state(self, handle: Handle) -> dict[str, Any] | None:
         document = self._document(handle)
@@ -51,18 +62,51 @@ class Lives(Engine):
         try:
             state = self._state(handle)
         except BackendUnavailable as error:
-            return Status(Phase.UNKNOWN, detail=str(error))
+            proved = keeping.gone(folder)
+            return Status(Phase.EXITED, _proved(proved)) if proved else Status(Phase.UNKNOWN, detail=str(error))
+        found = self._told(folder, state)
+        if found.phase is Phase.HELD and keeping.init_of(folder) is None:
+            return found  # it was never started
+        if found.phase in (Phase.RUNNING, Phase.PAUSED):
+            return self._confirmed(handle, found, state or {})
+        if left := absence.left(folder, handle.data.get("container", "")):
+            word = str((state or {}).get("Status") or "unknown").lower()
+            return Status(Phase.UNKNOWN, detail=f"{self.name} says that it is {word}, but {left}")
+        if (proved := keeping.gone(folder)) is not None:
+            return Status(Phase.EXITED, _proved(proved))
+        if found.phase is Phase.UNKNOWN and keeping.init_of(folder) is not None:
+            return Status(Phase.EXITED, states.exit_of(state or {}, keeping.ending(folder)))  # its removal was cut off
+        return found
+
+    def _confirmed(self, handle: Handle, told: Status, state: dict[str, Any]) -> Status:
+        """What an engine calls running, compared with its processes. One that cannot write (its disk is full) or whose
+        shim was killed may never notice an end."""
+        folder, identity = Path(handle.folder), handle.data.get("container", "")
+        init = keeping.init_of(folder)
+        if init is None or not absent(init) or str(state.get("Status")).lower() == "restarting":
+            return told
+        deadline = time.monotonic() + NOTICED
+        while True:
+            pid = int(state.get("Pid") or 0)
+            if pid and is_of(pid, identity) and keeping.remember_init(folder, pid, identity) is not None:
+                return told  # started again past dibs
+            if absence.left(folder, identity):
+                return told
+            if time.monotonic() > deadline:
+                keeping.note_gone(folder, "lost")
+                return Status(Phase.EXITED, _proved(keeping.gone(folder) or ("lost", time.time())))
+            time.sleep(0.05)
+            state = self._state(handle) or {}
+            if states.PHASES.get(str(state.get("Status", "")).lower()) not in (Phase.RUNNING, Phase.PAUSED):
+                return self.status(handle)
+
+    def _told(self, folder: Path, state: dict[str, Any] | None) -> Status:
+        """What the engine says, with what dibs knows of the reason."""
         ending = keeping.ending(folder)
         if state is not None:
-            found = states.status_of(state, ending)
-            if found.phase is Phase.UNKNOWN and (init := keeping.init_of(folder)) is not None and absent(init):
-                return Status(Phase.EXITED, states.exit_of(state, ending))  # its removal was cut off; it does not run
-            return found
+            return states.status_of(state, ending)
         if ending is not None and ending[0] == "not-started":
             return Status(Phase.EXITED, Exit(137, "not-started", 9, at=ending[1]))
-        init = keeping.init_of(folder)
-        if init is not None and not absent(init):
-            return Status(Phase.UNKNOWN, detail="the engine does not know it, and its process is not proved gone")
         return Status(Phase.ABSENT)
 
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
@@ -71,11 +115,13 @@ class Lives(Engine):
             listed = self.ask(None, "GET", "/containers/json" + query(all=True, filters=filters)) or []
         except BackendUnavailable as error:
             return {handle.sandbox_id: Status(Phase.UNKNOWN, detail=str(error)) for handle in handles}
-        seen = {one["Names"][0].lstrip("/"): str(one.get("State", "")).lower() for one in listed if one.get("Names")}
+        seen = {str(one.get("Id", "")): str(one.get("State", "")).lower() for one in listed}
         found = {}
         for handle in handles:
-            phase = states.PHASES.get(seen.get(container_name(handle.sandbox_id), ""), Phase.UNKNOWN)
-            lives = phase in (Phase.RUNNING, Phase.PAUSED, Phase.HELD)
+            phase = states.PHASES.get(seen.get(handle.data.get("container", ""), ""), Phase.UNKNOWN)
+            lives = phase is Phase.HELD or (
+                phase in (Phase.RUNNING, Phase.PAUSED) and self._visible(handle) is not None
+            )
             found[handle.sandbox_id] = Status(phase) if lives else self.status(handle)
         return found
 
@@ -126,6 +172,13 @@ class Lives(Engine):
         """Its first process, if it lives and can be seen."""
         init = keeping.init_of(Path(handle.folder))
         return init if init is not None and not absent(init) else None
+
+
+def _proved(gone: tuple[str, float]) -> Exit:
+    """How a container ended that was proved gone past its engine: the engine does not know its exit code."""
+    reason, at = gone
+    detail = "" if reason == "stopped" else "its engine could not say how it ended"
+    return Exit(137, reason, 9 if reason == "stopped" else None, detail, at)
 
 
 def not_running(status: Status, handle: Handle) -> Conflict:

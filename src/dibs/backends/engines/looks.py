@@ -48,7 +48,8 @@ class Looks(Lives):
         facts = self.facts()
         if init is None and before is None:
             state = self._state(handle) or {}
-            init = keeping.remember_init(folder, int(state.get("Pid") or 0)) if state.get("Pid") else None
+            if state.get("Pid"):
+                init = keeping.remember_init(folder, int(state["Pid"]), handle.data.get("container", ""))
         ended = Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
         legacy = handle.data.get("way") == "legacy"
         if init is not None:

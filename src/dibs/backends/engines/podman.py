@@ -14,7 +14,7 @@ from dibs.backends.engines import early, keeping, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import Client, EngineError
-from dibs.backends.engines.engine import container, container_name
+from dibs.backends.engines.engine import container, identity
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
 from dibs.backends.port import Handle, Session, Usage
 from dibs.home import Home
@@ -150,7 +150,7 @@ class PodmanBackend(EngineBackend):
             env = early.environment(facts.seen(config))
             self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
             status = client.answer("POST", f"{base}/start", accept=(304,))[0]
-            keeping.remember_init(Path(handle.folder), pid)
+            keeping.remember_init(Path(handle.folder), pid, handle.data.get("container", ""))
             return status
         return client.answer("POST", f"{base}/start", accept=(304,))[0]
 
@@ -183,8 +183,7 @@ class PodmanBackend(EngineBackend):
         return "/events" + query(stream=True, filters=filters)
 
     def _stats(self, handle: Handle) -> Usage:
-        name = container_name(handle.sandbox_id)
-        document = self.ask(handle, "GET", "/containers/stats" + query(containers=name, stream=False))
+        document = self.ask(handle, "GET", "/containers/stats" + query(containers=identity(handle), stream=False))
         stats = document["Stats"][0]
         host = self.ask(handle, "GET", container(handle) + "/json")["HostConfig"]
         return Usage(

@@ -82,7 +82,7 @@ class Starts(Looks, Endings):
             return  # done while it was held
         state = self._state(handle) or {}
         pid = int(state.get("Pid") or 0)
-        init = keeping.remember_init(Path(handle.folder), pid)
+        init = keeping.remember_init(Path(handle.folder), pid, handle.data.get("container", ""))
         if not handle.data.get("init"):
             return
         if init is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import tarfile
 from collections.abc import Iterator
@@ -95,7 +98,8 @@ def test_a_relative_path_starts_at_the_working_directory(bench: Bench, handle: H
         entry("/etc/absolute"),
         entry("../parent"),
         entry("a/../../parent"),
-        entry("link", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        entry("hard", type=tarfile.LNKTYPE, linkname="out"),
+        entry("pipe", type=tarfile.FIFOTYPE),
         entry("link", type=tarfile.SYMTYPE, linkname="../../etc"),
         entry("hard", type=tarfile.LNKTYPE, linkname="/etc/passwd"),
         entry("hard", type=tarfile.LNKTYPE, linkname="../../etc/passwd"),
@@ -115,6 +119,30 @@ def test_hostile_archives_are_refused(bench: Bench, handle: Handle, member: tarf
     )
     for path in ("/etc/absolute", "/tmp/parent", "/etc/through-a-link"):
         assert not Path(path).exists()
+
+
+def test_absolute_links_go_in_and_out_as_they_are(bench: Bench, handle: Handle) -> None:
+    bench.backend.copy_in(
+        handle, archive((entry("l", type=tarfile.SYMTYPE, linkname="/usr/bin/python3"), b"")), "/tmp/in"
+    )
+    assert say(bench, handle, "readlink /tmp/in/l") == "/usr/bin/python3\n"
+    with tarfile.open(fileobj=io.BytesIO(b"".join(bench.backend.copy_out(handle, "/tmp/in")))) as tar:
+        assert tar.getmember("in/l").linkname == "/usr/bin/python3"
+
+
+def test_a_compressed_archive_goes_in(bench: Bench, handle: Handle) -> None:
+    data = b"".join(archive((entry("f"), b"x" * 100_000)))
+    for number, tool in enumerate((gzip, bz2, lzma)):
+        bench.backend.copy_in(handle, iter([tool.compress(data)]), "/tmp/in")
+        assert say(bench, handle, "wc -c < /tmp/in/f; rm /tmp/in/f") == "100000\n", number
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/1", "/proc/uptime", "/sys", "/dev/null", "/tmp/in/pipe", "/"])
+def test_what_cannot_be_copied_out_is_refused(bench: Bench, handle: Handle, path: str) -> None:
+    say(bench, handle, "mkfifo /tmp/in/pipe")
+    with pytest.raises(InvalidRequest) as caught:
+        list(bench.backend.copy_out(handle, path))
+    assert caught.value.code == "COPY_FAILED"
 
 
 def test_a_link_in_the_sandbox_leads_only_to_its_own_files(bench: Bench, handle: Handle) -> None:

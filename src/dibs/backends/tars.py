@@ -1,111 +1,119 @@
 """Tar streams on their way into a sandbox that somebody else unpacks: an engine, or memory.
 
-Those who unpack for us ask few questions, and do it as root. So every archive is read through first, each member is
-checked, owners are set to the workload's user, and only a whole and harmless archive is handed on: nothing is unpacked
-of one that is refused.
+Engines ask few questions, and unpack as root. So every archive is read through first (`archive`), each member is
+checked and written anew, with the workload's user as its owner, and only a whole and harmless archive is handed on:
+nothing is unpacked of one that is refused.
 
-Refused: absolute names, names with `..`, links that point out of the folder, device nodes, and whatever is no file,
-folder, link or fifo. The `local` backend unpacks by itself, in a process without dibs, and refuses the same (a test
-holds both to it).
+Refused: what `unpacking` refuses on `local` (a test holds both to it): absolute names, names with `..`, names that go
+through a link, relative links that point out of the folder, hard links to what the archive has not made, and whatever
+is no file, folder or link.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import tempfile
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from dibs.backends.archive import Member, Reader, Refused, hostile, leads_out, parts_of
 from dibs.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    import tarfile
 
 _PIECE = 1 << 16
 _IN_MEMORY = 1 << 20
+MOST_MEMORY = 1 << 28  # bytes, for the names that are remembered; about
+_PER_NAME = 250  # bytes of one beside its letters; about
 
 
 def refused(reason: str) -> InvalidRequest:
     return InvalidRequest(reason, field="archive", code="ARCHIVE_REFUSED")
 
 
-class _Stream(io.RawIOBase):
-    """An iterator of pieces as a file."""
+class Stream:
+    """An iterator of pieces as something to read from."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = b""
+        self._rest = memoryview(b"")
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+    def read(self, size: int, /) -> bytes:
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
-                return 0
-            self._rest = piece
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+                return b""
+            self._rest = memoryview(piece)
+        found = bytes(self._rest[:size])
+        self._rest = self._rest[size:]
+        return found
 
 
-def checked(archive: Iterator[bytes], folder: str, uid: int, gid: int) -> IO[bytes]:
+class Checks:
+    """What was seen of an archive so far, and whether the next member fits."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, ...], str] = {}  # with their kind
+        self._memory = 0
+
+    def check(self, member: Member) -> None:
+        """Raise Refused for a member that could touch anything outside of the folder."""
+        parts = parts_of(member.name)
+        for end in range(1, len(parts)):
+            kind = self._names.get(parts[:end], "folder")
+            if kind != "folder":
+                hostile(f'a name that goes through a {kind}: "{member.name}"')
+        before = self._names.get(parts, member.kind)
+        if "folder" in (before, member.kind) and before != member.kind:
+            hostile(f'a {member.kind} where it has a {before}: "{member.name}"')
+        if not parts and member.kind != "folder":
+            hostile(f'something else than a folder under the name "{member.name}"')
+        if member.kind == "link":
+            if not member.target.startswith("/") and leads_out(member.name, member.target):
+                hostile(f'a link that points out of it: "{member.name}" -> "{member.target}"')
+        elif member.kind == "hard link":
+            source = parts_of(member.target)
+            if source == parts or self._names.get(source, "folder") == "folder":
+                hostile(f'a hard link to a file that it has not made: "{member.name}" -> "{member.target}"')
+        elif member.kind not in ("file", "folder"):
+            hostile(f'a {member.kind}: "{member.name}"')
+        for end in range(1, len(parts)):
+            if parts[:end] not in self._names:
+                self._remember(parts[:end], "folder")
+        self._remember(parts, member.kind)
+
+    def _remember(self, parts: tuple[str, ...], kind: str) -> None:
+        if parts not in self._names:
+            self._memory += _PER_NAME + sum(map(len, parts))
+            if self._memory > MOST_MEMORY:
+                raise Refused("unsuitable", f"the archive has too many members ({len(self._names)}); copy it in parts")
+        self._names[parts] = kind
+
+
+def checked(archive: Iterator[bytes], uid: int, gid: int) -> IO[bytes]:
     """The archive, read through and made harmless, at its beginning; close it."""
-    import tarfile
+    from dibs.backends.packing import header
 
+    flags = {"file": b"0", "hard link": b"1", "link": b"2", "folder": b"5"}
     out = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115  # handed to the caller
     try:
-        source = io.BufferedReader(_Stream(archive), _PIECE)
-        with (
-            tarfile.open(fileobj=source, mode="r|*", bufsize=_PIECE) as tar,
-            tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as result,
-        ):
-            for member in tar:
-                check(member, folder)
-                member.uid, member.gid, member.uname, member.gname = uid, gid, "", ""
-                member.mode &= 0o777  # no set-user-id from outside
-                member.pax_headers = {}
-                result.addfile(member, tar.extractfile(member) if member.isreg() else None)
-    except tarfile.TarError as error:
+        checks = Checks()
+        reader = Reader(Stream(archive), compressed=True)
+        for member in reader:
+            checks.check(member)
+            kind, mode = flags[member.kind], member.mode & 0o777  # no set-user-id from outside
+            name = "/".join(parts_of(member.name)) or "."
+            target = "/".join(parts_of(member.target)) if member.kind == "hard link" else member.target
+            out.write(header(name, kind, member.size, mode, member.mtime, target, owner=(uid, gid)))
+            for piece in reader.contents():
+                out.write(piece)
+            out.write(b"\0" * (-member.size % 512))
+        out.write(b"\0" * 1024)
+    except Refused as error:
         out.close()
-        raise refused(f"the archive cannot be read: {error}") from error
-    except EOFError as error:
-        out.close()
-        raise refused("the archive ends too early") from error
+        raise refused(str(error)) from error
     except BaseException:
         out.close()
         raise
     out.seek(0)
     return out
-
-
-def check(member: tarfile.TarInfo, folder: str) -> None:
-    """Raise InvalidRequest for a member that could touch anything outside of `folder`."""
-    name, target = member.name, member.linkname
-    if name.startswith("/"):
-        raise refused(f'the archive has an absolute name: "{name}"')
-    if ".." in name.split("/"):
-        raise refused(f'the archive has a name with "..": "{name}"')
-    if member.issym():
-        if target.startswith("/") or not _inside(os.path.join(os.path.dirname(name), target), folder):
-            raise refused(f'the archive has a link that points out of it: "{name}" -> "{target}"')
-    elif member.islnk():
-        if target.startswith("/") or ".." in target.split("/"):
-            raise refused(f'the archive has a link that points out of it: "{name}" -> "{target}"')
-    elif member.ischr() or member.isblk():
-        raise refused(f'the archive has a device node: "{name}"')
-    elif not (member.isreg() or member.isdir() or member.isfifo()):
-        raise refused(f'the archive has an entry of an unknown kind: "{name}"')
-
-
-def _inside(name: str, folder: str) -> bool:
-    top = os.path.normpath(folder)
-    path = os.path.normpath(os.path.join(top, name))
-    return path == top or path.startswith(top.rstrip("/") + "/")
 
 
 def pieces(file: IO[bytes]) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dibs.ledger.rows import Lease, SandboxRow
     from dibs.workloads.service import Workloads
 
+_MOST_TOLD = 10  # links, before they are only counted
 _COLOURS = {"running": "green", "paused": "yellow", "creating": "yellow", "stopping": "yellow", "failed": "red"}
 
 
@@ -249,7 +250,11 @@ def cp(source: str, target: str) -> None:
         if inside_target and not inside_source:
             copy_to(service, source, *inside_target)
         elif inside_source and not inside_target:
-            copy_from(service, *inside_source, target)
+            leading_out = copy_from(service, *inside_source, target)
+            for name in leading_out[:_MOST_TOLD]:
+                say(f"dibs: {name} is a link that leads out of what was copied")
+            if len(leading_out) > _MOST_TOLD:
+                say(f"dibs: so are {len(leading_out) - _MOST_TOLD} more")
         else:
             reason, remedy = "exactly one side must be in a sandbox", "write it as lab:/tmp/data"
             raise InvalidRequest(Problem("COPY_INVALID", "cp", f"{source} {target}", reason, remedy))

@@ -29,7 +29,7 @@ class Files(Lives):
         init = self._visible(handle)
         if init is not None:
             looking.check_folder(init.pid, path)
-        with tars.checked(archive, path, uid, gid) as file:
+        with tars.checked(archive, uid, gid) as file:
             self.ask(
                 handle, "PUT", container(handle) + "/archive" + query(path=path, noOverwriteDirNonDir=True),
                 body=tars.pieces(file), headers={"Content-Type": "application/x-tar"}, field="path", value=path,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dibs.backends import tars
+from dibs.backends.archive import Reader
 from dibs.backends.fake import rendering
 from dibs.backends.fake.processes import FakeProcess, Stream
 from dibs.backends.fake.sandboxes import FakeSandbox, FakeSession
@@ -174,19 +175,13 @@ class FakeBackend(FakeWorld):
                 return
 
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
-        import tarfile
-
         sandbox = self._running(handle)
         found: dict[str, bytes] = {}
-        try:
-            with tarfile.open(fileobj=io.BytesIO(b"".join(archive)), mode="r:*") as tar:
-                for member in tar:
-                    tars.check(member, path)
-                    file = tar.extractfile(member) if member.isfile() else None
-                    if file is not None:
-                        found[posixpath.join(path, member.name)] = file.read()
-        except tarfile.TarError as error:
-            raise tars.refused(f"the archive cannot be read: {error}") from error
+        with tars.checked(archive, 0, 0) as file:
+            reader = Reader(file)
+            for member in reader:
+                if member.kind == "file":
+                    found[posixpath.join(path, member.name)] = b"".join(reader.contents())
         sandbox.files.update(found)
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 """The helper that goes into a running sandbox: for `exec`, for hooks, for copying files and for its network.
 
 `backend` spawns it with a socket on descriptor 3, or has it forked by `forker`, and sends the spec. It joins the
-sandbox's groups and namespaces, gives up every capability, forks, and runs the command (or the code of `archive`) as
-the child. The parent serves the socket with the same frames as the shim.
+sandbox's groups and namespaces, gives up every capability, forks, and runs the command (or the code of `packing` and
+`unpacking`) as the child. The parent serves the socket with the same frames as the shim.
 
 It must import nothing of dibs, and nothing at all once it is inside: the files there belong to the sandbox, and code
 loaded from them would run with a view of the host's processes. Nor may anybody inside look into it before it has become
@@ -273,11 +273,14 @@ BUNDLE_FD = 200  # where a hook finds its bundle: /proc/self/fd/200; high, so th
 def copy(sock: _socket.socket, spec: Fields) -> None:
     """Pack to descriptor 1 or unpack from descriptor 0, as a process of the sandbox."""
     if TYPE_CHECKING:
-        from dibs.backends.local import archive
+        from dibs.backends import archive, packing, unpacking
     else:
         import archive
+        import packing
+        import unpacking
     one = dict(spec)
     archive.prepare()
+    packing.prepare()
     user = user_of(one)
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
     sys.meta_path.clear()
@@ -293,10 +296,14 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
     try:
         if one["mode"] == "in":
             with open(0, "rb", closefd=False) as stream:
-                archive.unpack(stream, one["path"], ready)
+                unpacking.unpack_into(one["path"], stream, ready)
         else:
-            with open(1, "wb", closefd=False) as target:
-                archive.pack(target, one["path"], ready)
+            pieces = packing.pack(one["path"])
+            ready()
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(1, view) :]
         sock.sendall(frame(b"X"))
     except archive.Refused as error:
         sock.sendall(frame(b"F", encode([("error", str(error)), ("kind", error.kind)])))

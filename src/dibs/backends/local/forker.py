@@ -19,18 +19,22 @@ import sys
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
-    from dibs.backends.local import archive, enter, keeper, shim
+    from dibs.backends import archive, packing, unpacking
+    from dibs.backends.local import enter, keeper, shim
     from dibs.backends.local.wire import encode, frame
 else:
     import archive
     import enter
     import keeper
+    import packing
     import shim
+    import unpacking
     from wire import encode, frame
 
 MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
 SIGCHLD = 17
 PR_SET_CHILD_SUBREAPER = 36
+LOADED_EARLY = (unpacking,)
 PROGRAMS = {b"E": enter.serve, b"S": shim.main}
 INT = 4
 
@@ -87,6 +91,7 @@ def main() -> None:
     _signal.signal(SIGCHLD, _signal.SIG_IGN)
     enter.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     archive.prepare()
+    packing.prepare()
     line = _socket.socket(fileno=3)
     os.set_inheritable(3, False)
     poller = select.poll()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dibs.backends.local import archive
+from dibs.backends import archive, unpacking
 from dibs.errors import InvalidRequest, StateError
 
 
@@ -55,9 +55,8 @@ def unpacked(path: Path, store: Path) -> Path:
     except OSError as error:
         raise StateError(f"the root archive cannot be kept: {error.strerror}", field="root", value=str(path)) from error
     try:
-        archive.prepare()
         with path.open("rb") as stream:
-            archive.unpack(stream, str(draft), lambda: None, absolute_links=True)
+            unpacking.unpack_into(str(draft), stream, lambda: None, root=True)
         draft.chmod(0o755)
         draft.rename(folder)
     except archive.Refused as error:

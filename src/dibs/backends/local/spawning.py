@@ -11,8 +11,9 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+BESIDE = os.path.dirname(HERE)  # `archive` and what belongs to it, which other backends use as well
 # By import rather than as a script, so that the compiled file is used.
-BOOT = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main()"
+BOOT = "import sys;sys.path+=sys.argv[1:];import {0};{0}.main()"
 # Needed by interpreters that were built with a shared library in an unusual place.
 KEPT = ("LD_LIBRARY_PATH",)
 
@@ -34,7 +35,7 @@ def spawn(module: str, stdin: int = -1, stdout: int = -1, *, packets: bool = Fal
         else:
             actions.append((os.POSIX_SPAWN_OPEN, target, "/dev/null", os.O_RDWR, 0))
     actions.append((os.POSIX_SPAWN_DUP2, high, 3))
-    argv = [sys.executable, "-I", "-S", "-c", BOOT.format(module), HERE]
+    argv = [sys.executable, "-I", "-S", "-c", BOOT.format(module), HERE, BESIDE]
     env = {name: os.environ[name] for name in KEPT if name in os.environ}
     try:
         pid = os.posix_spawn(sys.executable, argv, env, file_actions=actions, setsid=True)

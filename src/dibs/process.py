@@ -1,8 +1,11 @@
 """Who a process is, so that it can be proved gone.
 
-A pid alone proves nothing: it is given to somebody else later. A process is named by host, boot, pid namespace, pid and
-start time. `ledger` stores that name for the owner of a lease and for its workload; `absent` answers whether the named
-process is provably gone. When it cannot be known (another host, another pid namespace) the answer is "not proven".
+A pid alone proves nothing: it is given to another process later. A process is named by host, boot, pid namespace, pid
+and start time. `ledger` stores that name for the owner of a lease and for its workload; `absent` answers whether the
+named process is provably gone. When it cannot be known (another host, another pid namespace), it is "not proven".
+
+The boot tells kernels apart. The host is only a name: containers of one kernel may show different ones, clones of a
+machine the same. That another boot of this host is over is made sure of by `ledger.kernels`, before anything is read.
 """
 
 from __future__ import annotations
@@ -46,13 +49,32 @@ def boot_id() -> str:
     forced = os.environ.get("DIBS_BOOT_ID")
     if forced:
         return forced
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except FileNotFoundError:  # some sandboxed kernels have none
+        with open("/proc/stat") as file:
+            return next(line for line in file if line.startswith("btime")).strip()
+
+
+ended_boots: set[str] = set()  # boots of this host, under whatever name, that the ledger knows to be over
 
 
 @lru_cache(maxsize=1)
 def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
+
+
+_known_as: list[str] = []
+
+
+def known_as(name: str) -> None:
+    """The name that the ledger has for this host: the one that was seen first, whatever `hostname` says since."""
+    _known_as[:] = [name]
+
+
+def node_name() -> str:
+    return _known_as[0] if _known_as else os.uname().nodename
 
 
 def start_time(pid: int) -> int | None:
@@ -87,11 +109,9 @@ def myself() -> ProcessName:
 
 
 def absent(process: ProcessName) -> bool:
-    """True only if the process is proved gone: its boot is over, or its pid is free or somebody else's."""
-    if process.host != host_id():
-        return False
+    """True only if the process is proved gone: its boot is over, or its pid is free or another process's."""
     if process.boot != boot_id():
-        return True
+        return process.boot in ended_boots or process.host == host_id()
     if process.pid_namespace != pid_namespace():
         return False
     started = start_time(process.pid)
@@ -104,6 +124,12 @@ def absent(process: ProcessName) -> bool:
         except PermissionError:
             return False
     return started != process.started
+
+
+def is_here(process: ProcessName) -> bool:
+    """Whether the process runs, on this kernel and in this pid namespace. Its host's name may have changed since."""
+    found = name_of(process.pid)
+    return found is not None and msgspec.structs.replace(found, host=process.host) == process
 
 
 def username() -> str:

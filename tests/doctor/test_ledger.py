@@ -11,6 +11,7 @@ import pytest
 
 from dibs.doctor import ledger
 from dibs.home import HOST_WIDE, Home
+from dibs.ledger.kernels import file_system_of
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -33,7 +34,7 @@ MOUNTS = """\
     ],
 )
 def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
-    assert ledger.file_system_of(Path(path), MOUNTS) == kind
+    assert file_system_of(Path(path), MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(patient: Any) -> None:

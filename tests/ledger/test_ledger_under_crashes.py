@@ -35,7 +35,7 @@ DEVICES = {
 }
 DEAD = ProcessName(host_id(), boot_id(), pid_namespace(), 2**22 + 1, 1)  # a pid that cannot be
 REBOOTED = ProcessName(host_id(), "another-boot", pid_namespace(), 1, 1)
-ELSEWHERE = ProcessName("another-host", boot_id(), pid_namespace(), 1, 1)
+ELSEWHERE = ProcessName("another-host", "its-own-boot", pid_namespace(), 1, 1)
 
 
 class LedgerMachine(RuleBasedStateMachine):

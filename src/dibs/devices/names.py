@@ -6,11 +6,11 @@ asking the kernel for the host's name. It must not know any source.
 
 from __future__ import annotations
 
-import os
 import re
 from functools import lru_cache
 
 from dibs.devices.model import Version
+from dibs.process import node_name
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -25,10 +25,14 @@ _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 
 
-@lru_cache(maxsize=1)
 def pool_name() -> str:
     """The pool of this host's devices: its short name as a DNS label."""
-    return label(os.uname().nodename.partition(".")[0]) or "localhost"
+    return _pool(node_name())
+
+
+@lru_cache(maxsize=4)
+def _pool(name: str) -> str:
+    return label(name.partition(".")[0]) or "localhost"
 
 
 def label(text: str) -> str:

@@ -13,39 +13,10 @@ from urllib.parse import urlsplit
 from dibs.devices.host import Roots, read_text
 from dibs.doctor.finding import Finding, Scene
 from dibs.home import HOST_WIDE, Home
+from dibs.ledger.kernels import NETWORK, file_system_of
 from dibs.quantity import human_bytes
 from dibs.settings import load_settings
 
-# File systems on which SQLite's locks are not to be trusted between hosts, or at all.
-NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "wekafs",
-    }
-)
 LITTLE, SCARCE = 64 << 20, 1 << 30  # arbitrary: a ledger of a year of sandboxes is some 50 MiB
 OTHER_HOME = "export DIBS_HOME=/var/tmp/dibs-$USER"
 _NO_SHELL = ("nologin", "false", "sync", "shutdown", "halt")
@@ -134,7 +105,7 @@ def private(home: Home) -> Finding:
 def file_system(home: Home, roots: Roots) -> Finding:
     kind = file_system_of(_existing(home.state), read_text(f"{roots.proc}/self/mountinfo", 1 << 20) or "")
     if kind in NETWORK:
-        why = f"it is on {kind}, where locks are not to be trusted: two leases of one device could both be written"
+        why = f"it is on {kind}, where locks are not to be trusted, and which other kernels may see: dibs refuses it"
         return Finding("ledger.disk", "fail", f"{home.state} is on a network file system", why, OTHER_HOME)
     if not kind:
         return Finding("ledger.disk", "skip", "the file system of the ledger is not known", "there is no mountinfo")
@@ -202,22 +173,6 @@ def humans(roots: Roots) -> list[str]:
             if shell and shell not in _NO_SHELL:
                 people.append(fields[0])
     return people
-
-
-def file_system_of(path: Path, mountinfo: str) -> str:
-    """The type of the file system that holds a path; empty if the mounts do not say."""
-    place = os.path.realpath(path)
-    best, kind = -1, ""
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields = left.split(" ")
-        if len(fields) < 5 or not right:
-            continue
-        point = fields[4].encode().decode("unicode_escape").rstrip("/") or "/"
-        inside = point in ("/", place) or place.startswith(point + "/")
-        if inside and len(point) >= best:  # of two mounts on one point the later one is seen
-            best, kind = len(point), right.split(" ")[0]
-    return kind
 
 
 def _existing(path: Path) -> Path:

@@ -494,7 +494,8 @@ def _from_processes(handle: Handle, detail: str) -> Status:
 
 
 def _kill(handle: Handle) -> None:
-    from dibs.backends.local.handles import await_gone, is_here
+    from dibs.backends.local.handles import await_gone
+    from dibs.process import is_here
 
     for process in (handle.init, handle.keeper):
         if process is not None and is_here(process):

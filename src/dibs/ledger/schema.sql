@@ -178,3 +178,18 @@ CREATE TABLE settings (
     key         TEXT PRIMARY KEY,
     value       TEXT NOT NULL
 );
+
+-- The kernels that the rows of a host come from: the one that runs now, and the boots before it.
+CREATE TABLE kernels (
+    host        TEXT NOT NULL,
+    boot        TEXT NOT NULL,
+    hostname    TEXT NOT NULL,
+    addresses   TEXT NOT NULL,
+    home        TEXT NOT NULL,
+    filesystem  TEXT NOT NULL,
+    since       REAL NOT NULL,
+    ended_at    REAL,
+    PRIMARY KEY (host, boot)
+);
+
+CREATE UNIQUE INDEX kernels_current ON kernels (host) WHERE ended_at IS NULL;

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from dibs.errors import StateError
 from dibs.home import Home
 from dibs.ledger.books import new_id
+from dibs.ledger.kernels import register
 from dibs.ledger.sandboxes import Sandboxes
 from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.taints import Taints
-from dibs.process import host_id
 
 if TYPE_CHECKING:
     from dibs.ledger.database import Database
@@ -32,8 +32,13 @@ class Ledger(Sandboxes, Taints):
 
     def __init__(self, home: Home, url: str | None = None) -> None:
         self.home = home.make()
-        self.host = host_id()
-        self._db = _open(home, os.environ.get("DIBS_LEDGER", "") if url is None else url)
+        url = os.environ.get("DIBS_LEDGER", "") if url is None else url
+        self._db = _open(home, url)
+        try:
+            self.host = register(self._db, home, in_file=not url)
+        except BaseException:
+            self._db.close()
+            raise
 
     def __enter__(self) -> Ledger:
         return self

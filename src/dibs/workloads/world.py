@@ -21,7 +21,7 @@ from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
-from dibs.process import ProcessName, absent
+from dibs.process import ProcessName, absent, node_name
 from dibs.request.model import Request
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import handle_of
@@ -153,7 +153,7 @@ def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *,
         leased=whole,
         shares=shares,
         taints=ledger.taints(),
-        node=os.uname().nodename,
+        node=node_name(),
         classes=_classes(home),
     )
 

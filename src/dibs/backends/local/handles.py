@@ -13,7 +13,7 @@ import msgspec
 
 from dibs.backends.port import Exit, Handle, Phase, Status
 from dibs.errors import Conflict, StateError
-from dibs.process import ProcessName, absent, name_of
+from dibs.process import ProcessName, absent, is_here
 
 
 def groups(handle: Handle) -> list[str]:
@@ -47,11 +47,6 @@ def noted_phase(handle: Handle) -> str:
 def is_running(handle: Handle) -> bool:
     """Whether its shim has noted that it runs. If not, it must be asked: the note may be missing."""
     return noted_phase(handle) == "running" and handle.keeper is not None and not absent(handle.keeper)
-
-
-def is_here(process: ProcessName) -> bool:
-    found = name_of(process.pid)
-    return found == process
 
 
 def await_gone(process: ProcessName | None, seconds: float) -> None:

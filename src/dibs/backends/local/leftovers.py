@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dibs.backends.local import cgroups
-from dibs.backends.local.handles import await_gone, groups, is_here
+from dibs.backends.local.handles import await_gone, groups
 from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable
+from dibs.process import is_here
 
 ORPHAN = 2.0  # seconds in which what is killed is gone; what is not, waits in the kernel, and nobody waits for it
 PATIENCE = 15.0  # a shim without a maker ends within a moment; one that is stuck is told, not waited for

@@ -32,9 +32,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Most tests wait for other processes: more workers than cores are no loss.
+WORKERS ?= 3
+
 test: lint
 	@scripts/test-needs $(BIN)/python
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	@scripts/test-needs $(BIN)/python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,21 @@ settings.load_profile("dibs")
 # starts and presses it on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ENGINE = re.compile(r"\b(docker|podman)(-[0-9.]+)?\b")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway,
+    and all tests of an engine, which is started once. Without workers this changes nothing."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_engine_of(item) or item.nodeid.partition("::")[0]))
+
+
+def _engine_of(item: pytest.Item) -> str:
+    found = ENGINE.search(item.nodeid.partition("[")[2])
+    return found[0] if found else "docker" if "old_docker" in getattr(item, "fixturenames", ()) else ""
 
 
 @pytest.fixture(autouse=True)

@@ -37,21 +37,27 @@ if TYPE_CHECKING:
         Unhealthy,
         Unsupported,
     )
-    from dibs.sdk.aio import AsyncSandbox, run_async
-    from dibs.sdk.sandbox import Result, Sandbox, explain, gpus, run
+    from dibs.sdk.aio import AsyncProcess, AsyncSandbox, run_async, stream_async
+    from dibs.sdk.process import Process, Result
+    from dibs.sdk.sandbox import Sandbox, explain, gpus, run, stream
 
 _HOMES = {
     "__version__": "dibs._version",
+    "AsyncProcess": "dibs.sdk.aio",
     "AsyncSandbox": "dibs.sdk.aio",
     "run_async": "dibs.sdk.aio",
-    "Result": "dibs.sdk.sandbox",
+    "stream_async": "dibs.sdk.aio",
+    "Process": "dibs.sdk.process",
+    "Result": "dibs.sdk.process",
     "Sandbox": "dibs.sdk.sandbox",
     "explain": "dibs.sdk.sandbox",
     "gpus": "dibs.sdk.sandbox",
     "run": "dibs.sdk.sandbox",
+    "stream": "dibs.sdk.sandbox",
 }
 
 __all__ = [
+    "AsyncProcess",
     "AsyncSandbox",
     "BackendUnavailable",
     "Busy",
@@ -64,6 +70,7 @@ __all__ = [
     "NoMatch",
     "NotFound",
     "Problem",
+    "Process",
     "QuotaExceeded",
     "Result",
     "Sandbox",
@@ -76,6 +83,8 @@ __all__ = [
     "gpus",
     "run",
     "run_async",
+    "stream",
+    "stream_async",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,93 @@ def test_the_twins_have_the_same_verbs() -> None:
         return {name for name, value in inspect.getmembers(kind) if not name.startswith("_") and callable(value)}
 
     assert verbs(dibs.Sandbox) - {"start", "logs"} == verbs(dibs.AsyncSandbox) - {"receipt"}
+
+
+def test_output_is_had_as_it_comes(eight_gpus: Home) -> None:
+    with dibs.stream("echo one; read line; echo $line >&2; exit 5", gpu=1, input=b"two\n") as process:
+        pieces = [(piece.stream, piece.data) for piece in process]
+        result = process.result()
+    assert pieces == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    assert (result.code, result.stdout, result.stderr, len(result.receipt.devices)) == (5, b"one\n", b"two\n", 1)
+
+
+def test_leaving_a_stream_early_ends_its_command(eight_gpus: Home) -> None:
+    with dibs.stream("echo ready; sleep 1000", gpu=8) as process:
+        assert next(iter(process)).data == b"ready\n"
+    assert dibs.gpus()[0].state == "free"
+
+
+def test_a_command_that_takes_too_long_is_killed(eight_gpus: Home) -> None:
+    with pytest.raises(dibs.Timeout) as caught:
+        dibs.run("sleep 1000", gpu=1, timeout=0.2)
+    assert caught.value.code == "COMMAND_TIMEOUT"
+    assert dibs.gpus()[0].state == "free"
+    with dibs.Sandbox() as box:
+        with pytest.raises(dibs.Timeout):
+            box.run("sleep 1234", timeout=0.2)
+        assert "1234" not in box.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").text
+
+
+def test_cancelling_a_run_ends_its_command(eight_gpus: Home, tmp_path: Path) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(dibs.run_async("touch started; sleep 1000", gpu=8))
+        while not (tmp_path / "work" / "started").exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert dibs.gpus()[0].state == "free"
+
+
+def test_cancelling_a_run_that_waits_gives_up_its_place(eight_gpus: Home) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(dibs.run_async("true", gpu=1, wait="1h"))
+        while not await asyncio.to_thread(_queued):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with dibs.Sandbox(gpu=8):
+        asyncio.run(main())
+        while _queued():  # a gateway notices that its client is gone a moment later
+            time.sleep(0.01)
+
+
+def _queued() -> bool:
+    from dibs.workloads.service import Workloads
+
+    with Workloads() as service:
+        return bool(service.queue())
+
+
+def test_commands_of_one_sandbox_run_side_by_side(home: Home) -> None:
+    """Each waits for the other, so neither ends if they are run one after the other."""
+
+    async def main() -> None:
+        async with dibs.AsyncSandbox() as box:
+            meet = "touch /tmp/{0}; until [ -e /tmp/{1} ]; do sleep 0.01; done; echo {0}"
+            results = await asyncio.gather(
+                box.run(meet.format("a", "b"), timeout=60), box.run(meet.format("b", "a"), timeout=60)
+            )
+            assert [result.text for result in results] == ["a\n", "b\n"]
+
+    asyncio.run(main())
+
+
+def test_async_output_is_had_as_it_comes(home: Home) -> None:
+    async def main() -> list[bytes]:
+        async with dibs.stream_async("echo one; echo two") as process:
+            return [piece.data async for piece in process]
+
+    assert b"".join(asyncio.run(main())) == b"one\ntwo\n"
+
+
+def test_what_is_printed_of_a_result_and_a_sandbox_is_useful(eight_gpus: Home) -> None:
+    box = dibs.Sandbox(gpu="H100:2", name="lab")
+    assert repr(box) == "<Sandbox lab not made: --gpu H100:2>"
+    with box:
+        assert repr(box) == f"<Sandbox lab {box.id}: --gpu H100:2>"
+        assert repr(box.run("echo hi")) == "<Result code=0, 3 bytes out, 0 bytes err, gpu-0, gpu-1>"

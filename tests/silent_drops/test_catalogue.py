@@ -11,12 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dibs.backends.port import Handle
+from dibs.backends.local.backend import LocalBackend
+from dibs.backends.port import Handle, NodeFact, Observation
 from dibs.devices.simulated import parse_world, simulate
 from dibs.errors import Busy, DeliveryMismatch, DibsError, InvalidRequest, NoMatch, Unsupported
 from dibs.home import Home
@@ -157,6 +160,52 @@ def test_sd_23_devices_are_looked_at_in_the_sandbox_itself(
         row = service.create(parse_spec({"device": "vendor.example/gpu=0", "workdir": str(tmp_path)}))
         assert [str(node) for node in service.receipt(row.id).observed.nodes] == ["/dev/vendor0 c 1:5"]
         service.remove(row.id, 0.0)
+
+
+class Astray(LocalBackend):
+    """The real backend, in whose sandbox something else is seen than was planned."""
+
+    change: Callable[[Observation], Observation] = staticmethod(lambda seen: seen)
+
+    def observe(self, handle: Handle) -> Observation:
+        return self.change(super().observe(handle))
+
+
+OTHER_NODE = NodeFact("/dev/vendor0", "c", 1, 99)
+FURTHER_NODE = NodeFact("/dev/vendor1", "c", 1, 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda seen: replace(seen, nodes=()), id="no-node"),
+        pytest.param(lambda seen: replace(seen, nodes=(OTHER_NODE,)), id="another-node"),
+        pytest.param(lambda seen: replace(seen, nodes=(*seen.nodes, FURTHER_NODE)), id="one-node-more"),
+        pytest.param(lambda seen: replace(seen, env={}), id="no-environment"),
+        pytest.param(lambda seen: replace(seen, mounts=()), id="no-mount"),
+        pytest.param(lambda seen: replace(seen, isolation=dict.fromkeys(seen.isolation, "host")), id="no-namespace"),
+    ],
+)
+def test_sd_23_whatever_is_not_as_planned_never_starts_the_command(
+    eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Observation], Observation]
+) -> None:
+    write_spec(tmp_path / "cdi", hostPath="/dev/zero", type="c", major=1, minor=5)
+    (tmp_path / "data").mkdir()
+    mapping = {
+        "device": "vendor.example/gpu=0", "workdir": str(tmp_path), "mounts": [f"{tmp_path}/data:/data"],
+        "network": "none", "command": ["touch", "ran"],
+    }  # fmt: skip
+    with real_devices(eight_gpus, tmp_path / "cdi", monkeypatch) as service:
+        backend = service.registry._made["local", None] = Astray(service.home)
+        backend.change = change
+        with pytest.raises(DeliveryMismatch):
+            service.create(parse_spec(mapping))
+        assert not (tmp_path / "ran").exists()
+        assert service.leases() == []
+        backend.change = lambda seen: seen
+        row = service.create(parse_spec(mapping))
+        service.wait(row.id, 60)
+        assert (tmp_path / "ran").exists(), "as planned, it runs"
 
 
 def test_sd_45_a_stale_spec_never_starts_the_command(

@@ -133,19 +133,20 @@ def test_an_ordinary_users_sandbox_has_only_that_user(bench: Bench) -> None:
 
 
 def test_words_of_a_user(tmp_path: Path) -> None:
-    passwd, group = tmp_path / "passwd", tmp_path / "group"
-    passwd.write_text("root:x:0:0::/:\nada:x:1815:1852::/:\nbroken:x:none:0::/:\n")
-    group.write_text("engine:x:77:\n")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text("root:x:0:0::/:\nada:x:1815:1852::/:\nbroken:x:none:0::/:\n")
+    (tmp_path / "etc/group").write_text("engine:x:77:\n")
     for text, ids in (
         ("ada", (1815, 1852)), ("1815", (1815, 1852)), ("5", (5, 5)), ("5:6", (5, 6)), ("ada:engine", (1815, 77)),
     ):  # fmt: skip
-        assert users.find(text, str(passwd), str(group)) == ids
+        assert users.find(text, str(tmp_path)) == ids
     for text in ("nobody-here", "broken", "ada:none", "", ":1", "1:2:3", "4294967295"):
         with pytest.raises(InvalidRequest):
-            users.find(text, str(passwd), str(group))
+            users.find(text, str(tmp_path))
 
 
 def test_a_passwd_file_that_is_none_does_not_hold_anybody_up(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "passwd")
-    with pytest.raises(InvalidRequest, match="no file"):
-        users.find("ada", str(tmp_path / "passwd"), "/dev/null")
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/passwd")
+    with pytest.raises(InvalidRequest, match="not a regular file"):
+        users.find("ada", str(tmp_path))

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable
 from typing import Literal
 
+from dibs.backends import within
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, CommandFailed
 
@@ -23,7 +24,6 @@ KERNEL = ("/proc", "/dev", "/sys")
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
 _TERMINALS = range(136, 144)  # the major numbers of pseudo terminals
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-_MOST_LINKS = 40  # as the kernel has it
 
 
 def unreadable(what: str, error: OSError, remedy: str = "") -> BackendUnavailable:
@@ -117,33 +117,6 @@ def isolation(pid: int, other: str = "/proc/self") -> dict[str, Literal["host", 
 # --- programs
 
 
-def resolve(pid: int, path: str) -> str:
-    """The host's path of one of its files, without ever stepping out of its root.
-
-    Links are followed here, because the kernel would follow an absolute one from the host's root.
-    """
-    root = f"/proc/{pid}/root"
-    parts = [part for part in path.split("/") if part]
-    done: list[str] = []
-    links = 0
-    while parts:
-        part = parts.pop(0)
-        if part == "..":
-            del done[-1:]
-        elif part != ".":
-            here = "/".join([root, *done, part])
-            if not stat.S_ISLNK(os.lstat(here).st_mode):
-                done.append(part)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            target = os.readlink(here)
-            done = [] if target.startswith("/") else done
-            parts[:0] = [piece for piece in target.split("/") if piece]
-    return "/".join([root, *done])
-
-
 def executable(file: str) -> bool:
     """For anybody: who the command runs as is not known from outside."""
     return bool(os.stat(file).st_mode & 0o111)
@@ -157,21 +130,15 @@ def check_command(pid: int, command: str, path: str, workdir: str, runs: Callabl
     trouble = ""
     for name in names:
         try:
-            file = resolve(pid, name if name.startswith("/") else f"{workdir}/{name}")
-            if stat.S_ISDIR(os.stat(file).st_mode):
-                trouble = trouble or "it is a folder"
-                continue
-            if not runs(file):
-                trouble = trouble or "it is not executable"
-                continue
+            with within.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as file:
+                wrong = _wrong_program(root, file, workdir, runs)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 trouble = trouble or (error.strerror or str(error)).lower()
             continue
-        missing = _missing_interpreter(pid, file, workdir)
-        if not missing:
+        if not wrong:
             return
-        trouble = trouble or f"its interpreter {missing} is not in the sandbox"
+        trouble = trouble or wrong
     os.stat(root)  # or it went away while we looked, and nothing was proved
     if trouble:
         raise CommandFailed(f"it cannot be executed: {trouble}", missing=False, value=command)
@@ -179,10 +146,17 @@ def check_command(pid: int, command: str, path: str, workdir: str, runs: Callabl
     raise CommandFailed(f"there is no such command: {where}", missing=True, value=command)
 
 
-def _missing_interpreter(pid: int, file: str, workdir: str) -> str:
+def _wrong_program(root: str, file: int, workdir: str, runs: Callable[[str], bool]) -> str:
+    """Why a file cannot be executed; empty if it can."""
+    mode = os.fstat(file).st_mode
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    if not stat.S_ISREG(mode):
+        return "it is not a regular file"
+    if not runs(within.again(file)):
+        return "it is not executable"
     try:
-        with open(file, "rb") as stream:
-            line = stream.read(256).split(b"\n")[0]
+        line = within.head(file, 256).split(b"\n")[0]
     except PermissionError:
         return ""  # a program may be executable without being readable
     found = line[2:].split()
@@ -190,7 +164,9 @@ def _missing_interpreter(pid: int, file: str, workdir: str) -> str:
         return ""
     name = os.fsdecode(found[0])
     try:
-        resolve(pid, name if name.startswith("/") else f"{workdir}/{name}")
+        with within.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as interpreter:
+            if stat.S_ISREG(os.fstat(interpreter).st_mode):
+                return ""
     except OSError:
-        return name
-    return ""
+        return f"its interpreter {name} is not in the sandbox"
+    return f"its interpreter {name} is not a regular file"

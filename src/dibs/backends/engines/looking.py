@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Literal
 
-from dibs.backends import proc
+from dibs.backends import proc, within
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound
 
@@ -132,7 +132,8 @@ def check_folder(pid: int, path: str) -> None:
     """Raise if there is no such folder in the container: an engine may make one, or say it less clearly."""
     root = f"/proc/{pid}/root"
     try:
-        info = os.stat(proc.resolve(pid, path))
+        with within.opened(root, path) as fd:
+            info = os.fstat(fd)
     except (FileNotFoundError, NotADirectoryError) as error:
         if os.path.exists(root):
             raise NotFound("there is no such folder", field="path", value=path) from error

@@ -8,8 +8,8 @@ with the same number. A name must be in that file.
 from __future__ import annotations
 
 import os
-import stat
 
+from dibs.backends import within
 from dibs.backends.local.kernel import status_field
 from dibs.errors import Conflict, InvalidRequest, Problem
 
@@ -38,29 +38,23 @@ def _number(word: str, text: str) -> int | None:
     return number
 
 
-def _rows(path: str) -> list[list[str]]:
-    """Of a file that whoever is inside may have made: it is read only if it is one, and not without an end."""
+def _rows(root: str, path: str) -> list[list[str]]:
+    """Of a file of a root, which the workload may have written: it is looked for there, and read within limits."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        text = within.read(root, path, MUCH).decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return []  # a root needs no users
     except OSError as error:
         raise _invalid(path, f"it cannot be read: {(error.strerror or str(error)).lower()}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise _invalid(path, "it is no file")
-        text = os.read(fd, MUCH).decode(errors="replace")
-    finally:
-        os.close(fd)
     rows = [line.split(":") for line in text.split("\n")]
     return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
 
 
-def find(text: str, passwd: str, group: str) -> tuple[int, int]:
-    """The ids that are meant, by the given files. Raises InvalidRequest."""
+def find(text: str, root: str) -> tuple[int, int]:
+    """The ids that are meant, by the files of a root. Raises InvalidRequest."""
     user_word, group_word = parse(text)
     uid, gid = _number(user_word, text), _number(group_word, text)
-    for row in _rows(passwd) if uid is None or not group_word else []:
+    for row in _rows(root, "/etc/passwd") if uid is None or not group_word else []:
         if row[0] == user_word if uid is None else row[2] == str(uid):
             uid = int(row[2])
             gid = int(row[3]) if not group_word and row[3].isdecimal() else gid
@@ -68,7 +62,7 @@ def find(text: str, passwd: str, group: str) -> tuple[int, int]:
     if uid is None:
         raise _invalid(text, "the root has no user of this name", "say the number")
     if group_word and gid is None:
-        gid = next((int(row[2]) for row in _rows(group) if row[0] == group_word), None)
+        gid = next((int(row[2]) for row in _rows(root, "/etc/group") if row[0] == group_word), None)
         if gid is None:
             raise _invalid(text, "the root has no group of this name", "say the number")
     return uid, uid if gid is None else gid
@@ -94,15 +88,9 @@ def of_process(init: int) -> tuple[int, int]:
 
 def inside(init: int, text: str) -> tuple[int, int]:
     """The ids of a user in a running sandbox. Raises InvalidRequest if there is none such."""
-    from dibs.backends.proc import resolve, unreadable
+    from dibs.backends.proc import unreadable
 
-    files = []
-    for name in ("/etc/passwd", "/etc/group"):
-        try:
-            files.append(resolve(init, name))
-        except OSError:
-            files.append("/dev/null")
-    uid, gid = find(text, *files)
+    uid, gid = find(text, f"/proc/{init}/root")
     problems = []
     for kind, number in (("uid", uid), ("gid", gid)):
         try:
@@ -122,7 +110,7 @@ def inside(init: int, text: str) -> tuple[int, int]:
 def for_workload(text: str, root: str, *, all_ids: bool) -> tuple[tuple[int, int], list[Problem]]:
     """The ids of a workload's user, and what is wrong with them."""
     try:
-        uid, gid = find(text, f"{root}/etc/passwd", f"{root}/etc/group")
+        uid, gid = find(text, root)
     except InvalidRequest as error:
         return (0, 0), list(error.problems)
     if all_ids or (uid, gid) == (os.getuid(), os.getgid()):

@@ -18,6 +18,7 @@ from dibs.backends.port import Exec, GrantedDevice, Limits, Output, Phase, Sessi
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices.model import Attachment, DeviceId
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound, Unsupported
+from dibs.workloads.receipt import differences
 
 Collect = Callable[[Session], Any]
 NODE = DeviceNode(path="/dev/simgpu0", host_path="/dev/null", type="c", major=1, minor=3)
@@ -74,8 +75,8 @@ def test_what_is_expected_is_observed(subject: Subject) -> None:
     assert observed.nodes == realisation.expectation.nodes
     assert realisation.expectation.env.items() <= observed.env.items()
     assert workload.env.items() <= observed.env.items()
-    assert set(realisation.expectation.mounts) <= set(observed.mounts)
     assert observed.limits == realisation.expectation.limits
+    assert differences(realisation.expectation, observed) == []
 
 
 def test_limits_are_delivered_or_refused(subject: Subject) -> None:

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from dibs.backends.local.backend import LocalBackend
-from dibs.backends.port import Expectation, Handle, NodeFact, Observation
+from dibs.backends.port import Expectation, Handle, MountFact, NodeFact, Observation
 from dibs.errors import DeliveryMismatch
 from dibs.request import parse_spec
 from dibs.workloads.receipt import differences
 from dibs.workloads.service import Workloads
 
 NODE = NodeFact("/dev/simgpu0", "c", 1, 3)
+DATA = MountFact("/data", "ro", "inode 4711 on 254:0")
+PROCESS = {"command": "python train.py", "workdir": "/work", "user": "0:0", "capabilities": "none", "seccomp": "filter"}
 EXPECTED = Expectation(
     nodes=(NODE,),
-    env={"CUDA_VISIBLE_DEVICES": "GPU-0"},
-    mounts=("/data ro",),
-    limits={"memory": 1 << 30},
-    isolation={"network": "own"},
+    env={"CUDA_VISIBLE_DEVICES": "GPU-0", "TOKEN": "secret"},
+    mounts=(DATA,),
+    limits={"memory_bytes": 1 << 30},
+    isolation={"network": "own", "pid": "own"},
+    process=PROCESS,
+    may_env=("HOSTNAME",),
+    may_mount=(MountFact("/proc/irq", "ro", "proc"),),
 )
 SEEN = Observation(
     nodes=(NODE,),
-    env={"CUDA_VISIBLE_DEVICES": "GPU-0", "OTHER": "x"},
-    mounts=("/data ro", "/other rw"),
-    limits={"memory": 1 << 30},
-    isolation={"network": "own"},
+    env={"CUDA_VISIBLE_DEVICES": "GPU-0", "TOKEN": "secret", "HOSTNAME": "box"},
+    mounts=(DATA, MountFact("/proc/irq", "ro", "proc")),
+    limits={"memory_bytes": 1 << 30},
+    isolation={"network": "own", "pid": "own"},
+    process=PROCESS,
 )
 
 
@@ -35,20 +42,47 @@ def test_what_was_planned_and_seen_has_no_differences() -> None:
     assert differences(EXPECTED, SEEN) == []
 
 
+def test_what_the_runtime_adds_by_itself_may_also_be_missing() -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "GPU-0", "TOKEN": "secret"}
+    assert differences(EXPECTED, msgspec.structs.replace(SEEN, env=env, mounts=(DATA,))) == []
+
+
+def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("change", "field", "words"),
     [
         ({"nodes": ()}, "devices", "it is not there"),
-        ({"nodes": (NODE, NodeFact("/dev/simgpu1", "c", 1, 3))}, "devices", "nobody asked for it"),
+        ({"nodes": (NODE, NodeFact("/dev/simgpu1", "c", 1, 3))}, "devices", "was not asked for"),
+        ({"nodes": (NODE, NodeFact("/opt/simgpu0", "c", 1, 3))}, "devices", "was not asked for"),
         ({"nodes": (NodeFact("/dev/simgpu0", "c", 1, 5),)}, "devices", "1:5 is there instead"),
+        ({"nodes": (NodeFact("/dev/simgpu0", "c", 2, 3),)}, "devices", "2:3 is there instead"),
         ({"nodes": (NodeFact("/dev/simgpu0", "b", 1, 3),)}, "devices", "b 1:3 is there instead"),
-        ({"env": {"CUDA_VISIBLE_DEVICES": "GPU-1"}}, "env.CUDA_VISIBLE_DEVICES", "'GPU-1'"),
-        ({"env": {}}, "env.CUDA_VISIBLE_DEVICES", "unset"),
-        ({"mounts": ("/data rw",)}, "mounts", "not mounted"),
-        ({"limits": {"memory": 2 << 30}}, "memory", "2147483648"),
+        ({"env": SEEN.env | {"CUDA_VISIBLE_DEVICES": "GPU-1"}}, "env.CUDA_VISIBLE_DEVICES", "'GPU-1'"),
+        ({"env": without(SEEN.env, "CUDA_VISIBLE_DEVICES")}, "env.CUDA_VISIBLE_DEVICES", "unset"),
+        ({"env": SEEN.env | {"TOKEN": "other"}}, "env.TOKEN", "another value"),
+        ({"env": SEEN.env | {"LD_PRELOAD": "/x.so"}}, "env.LD_PRELOAD", "was not asked for"),
+        ({"mounts": ()}, "mounts", "it is not mounted"),
+        (
+            {"mounts": (MountFact("/data", "rw", DATA.source),)},
+            "mounts",
+            "/data rw (inode 4711 on 254:0) is",
+        ),
+        ({"mounts": (MountFact("/data", "ro", "inode 1 on 254:0"),)}, "mounts", "inode 1 on 254:0"),
+        ({"mounts": (MountFact("/data", "ro", "inode 4711 on 254:1"),)}, "mounts", "on 254:1"),
+        ({"mounts": (DATA, MountFact("/host", "ro", "inode 2 on 254:0"))}, "mounts", "was not asked for"),
+        ({"mounts": (DATA, MountFact("/proc/irq", "rw", "proc"))}, "mounts", "was not asked for"),
+        ({"limits": {"memory_bytes": 2 << 30}}, "memory", "2147483648"),
         ({"limits": {}}, "memory", "not set"),
-        ({"isolation": {"network": "host"}}, "network", "host"),
-        ({"isolation": {}}, "network", "not known"),
+        ({"limits": SEEN.limits | {"pids": 10}}, "pids", "limited to 10"),
+        ({"isolation": SEEN.isolation | {"network": "host"}}, "network", "host"),
+        ({"isolation": without(dict(SEEN.isolation), "network")}, "network", "not known"),
+        ({"isolation": SEEN.isolation | {"pid": "host"}}, "isolation.pid", "host"),
+        *(({"process": PROCESS | {name: "other"}}, name, "'other'") for name in PROCESS),
+        *(({"process": without(PROCESS, name)}, name, "not known") for name in PROCESS),
+        ({"process": PROCESS | {"privileges": "all"}}, "privileges", "nothing was planned"),
     ],
 )
 def test_every_difference_is_named(change: dict[str, object], field: str, words: str) -> None:
@@ -56,6 +90,21 @@ def test_every_difference_is_named(change: dict[str, object], field: str, words:
     assert [problem.field for problem in problems] == [field]
     assert words in problems[0].reason
     assert problems[0].code == "DELIVERY_MISMATCH"
+
+
+def test_values_that_may_be_secret_are_compared_and_not_told() -> None:
+    (problem,) = differences(EXPECTED, msgspec.structs.replace(SEEN, env=SEEN.env | {"TOKEN": "stolen"}))
+    assert "secret" not in str(problem)
+    assert "stolen" not in str(problem)
+
+
+@pytest.mark.parametrize("part", ["nodes", "env", "mounts", "limits", "isolation"])
+def test_a_part_that_was_not_seen_is_left_out_and_no_other(part: str) -> None:
+    nothing = Observation(unseen=(part, *PROCESS))
+    fields = {problem.field.partition(".")[0] for problem in differences(EXPECTED, nothing)}
+    names = {"nodes": {"devices"}, "limits": {"memory"}, "isolation": {"network", "isolation"}}
+    everything = {"devices", "env", "mounts", "memory", "network", "isolation"}
+    assert fields == everything - names.get(part, {part})
 
 
 class Astray(LocalBackend):

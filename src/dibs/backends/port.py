@@ -9,8 +9,8 @@ Terms
     expectation   what must be seen in the workload; `observation` is what was seen, from outside.
 
 Life
-    render → create → observe → start → … → stop → delete        where the backend `holds`
-    render → create → start → observe → … → stop → delete        where it does not
+    render → finalise → create → observe → start → … → stop → delete        where the backend `holds`
+    render → finalise → create → start → observe → … → stop → delete        where it does not
 
     `create` makes everything ready, devices and limits included, but holds the command back. `observe` looks. Only
     `start` lets the command run. If the caller dies between `create` and `start`, the workload goes away by itself.
@@ -111,27 +111,67 @@ class NodeFact(msgspec.Struct, frozen=True, order=True):
         return f"{self.path} {self.kind} {self.major}:{self.minor}"
 
 
-class Expectation(msgspec.Struct, frozen=True):
-    """What must be seen. `nodes` are all device nodes apart from the standard ones (null, zero, tty …).
+class MountFact(msgspec.Struct, frozen=True, order=True):
+    """A mount that can be reached in the workload. `source` says what is mounted, in words that can be compared:
 
-    `isolation` says of each namespace (network, pid, ipc, uts, user, mount) whether it is the host's or its own.
+    inode 4711 on 254:0     a file or folder of the host
+    c 1:3                   a device node of the host
+    overlay of /usr         a private layer over a folder
+    tmpfs, proc, devpts …   a file system of the workload's own, by its type
+    """
+
+    target: str
+    mode: Literal["ro", "rw"]
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.target} {self.mode} ({self.source})"
+
+
+Isolation = Literal["host", "own"]
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What must be seen: this, nothing less and nothing more.
+
+    nodes       all device nodes apart from the standard ones (null, zero, tty …)
+    env         the environment of the command, complete
+    mounts      all mounts that can be reached, complete
+    limits      cpu_millis, memory_bytes, pids, shm_bytes
+    isolation   of each namespace (network, pid, ipc, uts, user, mount) whether it is the host's or its own
+    process     facts of the command's process by name: command, workdir, user, groups, capabilities, no_new_privileges,
+                seccomp, root (ro or rw) …; a name that is expected must be observed, and one observed must be expected
+    may_env     variables that the runtime sets by itself, to values of its own
+    may_mount   mounts that the runtime may add by itself; they only take something away
     """
 
     nodes: tuple[NodeFact, ...] = ()
     env: dict[str, str] = {}
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[MountFact, ...] = ()
     limits: dict[str, int] = {}
-    isolation: dict[str, Literal["host", "own"]] = {}
+    isolation: dict[str, Isolation] = {}
+    process: dict[str, str] = {}
+    may_env: tuple[str, ...] = ()
+    may_mount: tuple[MountFact, ...] = ()
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What was seen from outside, in the running workload. The shape of an expectation."""
+    """What was seen from outside. The shape of an expectation.
+
+    `origin` says of each part (nodes, env, … and the names in `process`) where it comes from: "before start" (the
+    kernel, while the command was held back), "after start" (the kernel, while it ran), or "engine" (what the engine
+    reports). "" stands for all parts that are not named. `unseen` are the parts that could not be looked at, because
+    the command had ended; they are not compared. What was seen counts, whatever became of the command.
+    """
 
     nodes: tuple[NodeFact, ...] = ()
     env: dict[str, str] = {}
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[MountFact, ...] = ()
     limits: dict[str, int] = {}
-    isolation: dict[str, Literal["host", "own"]] = {}
+    isolation: dict[str, Isolation] = {}
+    process: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    unseen: tuple[str, ...] = ()
 
 
 class Realisation(msgspec.Struct, frozen=True):
@@ -140,6 +180,7 @@ class Realisation(msgspec.Struct, frozen=True):
     backend: str
     native: dict[str, Any]
     expectation: Expectation
+    order: dict[str, Any] = {}  # what is sent, values of the environment included; it is never kept
 
 
 class Handle(msgspec.Struct, frozen=True):
@@ -254,6 +295,11 @@ class Backend(Protocol):
 
     def render(self, workload: Workload, folder: Path) -> Realisation:
         """The native form; looks, touches nothing. Raises Unsupported or InvalidRequest with all reasons."""
+        ...
+
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
+        """Fetch what the plan needs and is not here yet, such as an image, and give the final form: the one that is
+        sent, recorded and compared. That may take time."""
         ...
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:

@@ -11,16 +11,23 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from dibs.backends import within
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, CommandFailed
 
-# What every sandbox has; the same everywhere and worth nothing.
-STANDARD = frozenset(("null", "zero", "full", "random", "urandom", "tty", "ptmx"))
-KERNEL = ("/proc", "/dev", "/sys")
+# What every sandbox has, with its numbers; the same everywhere and worth nothing.
+STANDARD = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+    "ptmx": (5, 2),
+}
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
 _TERMINALS = range(136, 144)  # the major numbers of pseudo terminals
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -40,17 +47,22 @@ def below(path: str, folder: str) -> bool:
 
 
 def device_nodes(
-    pid: int, *, standard: frozenset[str] = STANDARD, passed: frozenset[str] = frozenset(("pts",))
+    pid: int,
+    *,
+    standard: Mapping[str, tuple[int, int]] = STANDARD,
+    passed: frozenset[str] = frozenset(("pts",)),
+    top: str = "/dev",
 ) -> tuple[NodeFact, ...]:
     """All device nodes of its /dev but for the standard ones, and its own terminal. OSError if it cannot be read.
 
-    `passed` are folders of /dev that are not looked into.
+    A node that has a standard name and other numbers is none of the standard ones. `passed` are folders of /dev that
+    are not looked into.
     """
     found: list[NodeFact] = []
     folders = [""]
     while folders:
         folder = folders.pop()
-        with os.scandir(f"/proc/{pid}/root/dev{folder}") as entries:
+        with os.scandir(f"/proc/{pid}/root{top}{folder}") as entries:
             for entry in entries:
                 try:
                     info = entry.stat(follow_symlinks=False)
@@ -60,14 +72,15 @@ def device_nodes(
                     if folder or entry.name not in passed:
                         folders.append(f"{folder}/{entry.name}")
                 elif stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
-                    node = _node(f"/dev{folder}/{entry.name}", info)
-                    own_terminal = node.path == "/dev/console" and node.major in _TERMINALS
-                    if not own_terminal and (folder or entry.name not in standard):
-                        found.append(node)
+                    one = node(f"{top}{folder}/{entry.name}", info)
+                    own_terminal = one.path == "/dev/console" and one.major in _TERMINALS
+                    usual = not folder and standard.get(entry.name) == (one.major, one.minor) and one.kind == "c"
+                    if not own_terminal and not usual:
+                        found.append(one)
     return tuple(sorted(found))
 
 
-def _node(path: str, info: os.stat_result) -> NodeFact:
+def node(path: str, info: os.stat_result) -> NodeFact:
     kind: Literal["b", "c"] = "c" if stat.S_ISCHR(info.st_mode) else "b"
     return NodeFact(path, kind, os.major(info.st_rdev), os.minor(info.st_rdev))
 
@@ -95,16 +108,6 @@ def unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def mount_modes(pid: int) -> dict[str, str]:
-    """Mount point → `ro` or `rw`; the last mount on a point is the one that is seen. OSError if it cannot be read."""
-    modes: dict[str, str] = {}
-    with open(f"/proc/{pid}/mountinfo") as file:
-        for line in file:
-            fields = line.split(" ")
-            modes[unescape(fields[4])] = "ro" if "ro" in fields[5].split(",") else "rw"
-    return modes
-
-
 def isolation(pid: int, other: str = "/proc/self") -> dict[str, Literal["host", "own"]]:
     """Of each namespace, whether it is that of another process, given by its /proc. OSError if it cannot be read."""
     found: dict[str, Literal["host", "own"]] = {}
@@ -112,6 +115,46 @@ def isolation(pid: int, other: str = "/proc/self") -> dict[str, Literal["host", 
         same = os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"{other}/ns/{kind}").st_ino
         found[name] = "host" if same else "own"
     return found
+
+
+def status(pid: int) -> dict[str, str]:
+    """The lines of /proc/PID/status. OSError if it cannot be read."""
+    with open(f"/proc/{pid}/status") as file:
+        pairs = [line.partition(":") for line in file]
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def capabilities(lines: Mapping[str, str]) -> str:
+    """All capability sets of a process, by its status; `none` if every one of them is empty."""
+    sets = (("permitted", "CapPrm"), ("effective", "CapEff"), ("inheritable", "CapInh"), ("bounding", "CapBnd"))
+    found = {name: int(lines.get(key, "0") or "0", 16) for name, key in (*sets, ("ambient", "CapAmb"))}
+    return ", ".join(f"{name} {value:x}" for name, value in found.items() if value) or "none"
+
+
+def user(pid: int, lines: Mapping[str, str]) -> str:
+    """Effective user and group as the process itself has them: by the map of its user namespace.
+
+    All four ids of each kind must be the same, or they are all told. OSError if the map cannot be read.
+    """
+    told = []
+    for kind, key in (("uid", "Uid"), ("gid", "Gid")):
+        with open(f"/proc/{pid}/{kind}_map") as file:
+            rows = [[int(word) for word in line.split()] for line in file]
+        ids = dict.fromkeys(_inside(int(word), rows) for word in lines[key].split())
+        told.append("/".join(ids))
+    return ":".join(told)
+
+
+def _inside(number: int, rows: list[list[int]]) -> str:
+    for first, outside, count in rows:
+        if outside <= number < outside + count:
+            return str(number - outside + first)
+    return f"unmapped {number}"
+
+
+def groups(lines: Mapping[str, str]) -> str:
+    """The further groups of a process, by their numbers on the host."""
+    return ",".join(sorted(lines.get("Groups", "").split(), key=int)) or "none"
 
 
 # --- programs

@@ -106,7 +106,7 @@ class HostBackend:
         self._home = home
         self._uid = uid
         self._workers = workers_of(home)
-        self._base: dict[str, set[str]] = {}
+        self._made: set[str] = set()  # folders of those that it has created, and that are held
 
     # --- who it is about
 
@@ -168,6 +168,9 @@ class HostBackend:
             # The ledger is locked meanwhile: nobody may hold it up for long by holding up his own process.
             return _hide_service(_read(worker.call(call, patience=HURRY), Realisation, uid), workload)
 
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
+        return self._inner.finalise(workload, realisation)
+
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         uid = self._owner(workload)
         if uid == 0:
@@ -189,7 +192,7 @@ class HostBackend:
             self._workers.drop(worker)
             _remove(place)
             raise
-        self._base[handle.folder] = set(realisation.native.get("base", ()))
+        self._made.add(handle.folder)
         self._workers.hold(handle.folder, worker)
         return handle
 
@@ -197,24 +200,11 @@ class HostBackend:
         uid, handle = self._whose(handle)
         if uid == 0:
             return self._inner.observe(handle)
-        base = self._base.get(handle.folder)
-        if base is None:
+        if handle.folder not in self._made:
             return self._ask(handle, "observe", Observation)
-        from dibs.backends.local import cgroups, observe
-        from dibs.backends.local.handles import groups, living_init
-        from dibs.backends.proc import unreadable
+        from dibs.backends.local import observe
 
-        init = living_init(handle)
-        try:
-            limits = cgroups.read_back(groups(handle))
-        except OSError as error:
-            raise unreadable("its limits", error) from error
-        found = Observation(
-            observe.device_nodes(init), observe.environment(init), observe.mounts(init, base), limits,
-            observe.isolation(init),
-        )  # fmt: skip
-        living_init(handle)
-        return found
+        return observe.look(handle)
 
     def start(self, handle: Handle) -> None:
         uid, handle = self._whose(handle)
@@ -227,7 +217,7 @@ class HostBackend:
             self._let_go(handle)
 
     def _let_go(self, handle: Handle) -> None:
-        self._base.pop(handle.folder, None)
+        self._made.discard(handle.folder)
         self._workers.release(handle.folder)
 
     # --- what became of it
@@ -456,13 +446,15 @@ def _pieces(reading: int) -> Iterator[bytes]:
 
 def _hide_service(realisation: Realisation, workload: Workload) -> Realisation:
     """No sandbox sees the service's socket: through it one would act as the user outside of the sandbox."""
+    from dibs.backends.local import rendering
+
     folder = host_sockets()
-    if workload.root != "host" or not folder.is_dir() or str(folder) in realisation.native["base"]:
+    there = {mount.target for mount in realisation.expectation.mounts if mount.source == "tmpfs"}
+    if workload.root != "host" or not folder.is_dir() or str(folder) in there:
         return realisation
     native = dict(realisation.native)
     native["args"] = [*native["args"], "--tmpfs", str(folder)]
-    native["base"] = [*native["base"], str(folder)]
-    return msgspec.structs.replace(realisation, native=native)
+    return rendering.with_mounts(msgspec.structs.replace(realisation, native=native))
 
 
 def _checked(handle: Handle, sandbox_id: str, place: Path, uid: int) -> Handle:

@@ -172,13 +172,16 @@ class Creation:
         handle: Handle | None = None
         session: Session | None = None
         try:
-            handle = backend.create(workload, prepared.realisation, prepared.folder)
+            # One form: it is sent, recorded, and compared with what is seen.
+            final = backend.finalise(workload, prepared.realisation)
+            prepared = msgspec.structs.replace(prepared, realisation=final)
+            handle = backend.create(workload, final, prepared.folder)
             if not backend.holds:
                 with self._ledger.writing():
                     self._ledger.record_handle(sandbox_id, encode(handle).encode())
                 session = backend.attach(handle) if workload.foreground else None
                 backend.start(handle)
-            receipt = self._prove(order, prepared, _look(backend, handle, prepared.realisation.expectation))
+            receipt = self._prove(order, prepared, _look(backend, handle, final.expectation))
             with self._ledger.writing():
                 ttl = workload.ttl_seconds
                 self._ledger.attach(
@@ -201,20 +204,23 @@ class Creation:
                 self._ledger.forget_pending(sandbox_id)
         return session
 
-    def _prove(self, order: Order, prepared: Prepared, seen: Observation | None) -> bytes:
-        """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is there."""
+    def _prove(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
+        """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is as planned.
+
+        What was seen counts, even if the command has ended since.
+        """
         realisation = prepared.realisation
-        observed = seen or Observation()
-        problems = differences(realisation.expectation, observed) if seen is not None else []
+        problems = differences(realisation.expectation, observed)
         receipt = encode(write_receipt(
-            order.spec, prepared.workload, prepared.devices, realisation, observed, problems, looked=seen is not None,
-            at=time.time(), simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env,
-            shares=prepared.shares,
+            order.spec, prepared.workload, prepared.devices, realisation, observed, problems, at=time.time(),
+            simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env, shares=prepared.shares,
         )).encode()  # fmt: skip
         if problems:
             with self._ledger.writing():
                 self._ledger.keep_receipt(order.sandbox_id, receipt)
-            raise DeliveryMismatch(problems)
+            started = "" if order.backend.holds else "its command had been started, and was ended; "
+            remedy = f"{started}run `dibs doctor`" if started else "the command was not started; run `dibs doctor`"
+            raise DeliveryMismatch([msgspec.structs.replace(problem, remedy=remedy) for problem in problems])
         return receipt
 
     def abandon(self, order: Order, handle: Handle | None, error: BaseException) -> None:
@@ -256,23 +262,14 @@ class Creation:
             self._ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=detail.splitlines()[0])
 
 
-def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observation | None:
-    """What is seen of a workload; None if its command ended before it could be looked at: only where it is not held.
-
-    Whoever looks at a process that is just ending sees less and less of it. So what seems to be missing counts only if
-    the workload goes on.
-    """
-    if backend.holds:
-        return backend.observe(handle)
+def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observation:
+    """What is seen of a workload: nothing, if its command was not held and ended before it could be looked at."""
     try:
-        seen = backend.observe(handle)
+        return backend.observe(handle)
     except Conflict:
-        if backend.wait(handle, _ENDING).phase is Phase.EXITED:
-            return None
-        raise
-    if differences(expected, seen) and backend.wait(handle, _ENDING).phase is Phase.EXITED:
-        return None
-    return seen
+        if backend.holds or backend.wait(handle, _ENDING).phase is not Phase.EXITED:
+            raise
+        return Observation(unseen=("nodes", "env", "mounts", "limits", "isolation", *expected.process))
 
 
 def ledger_away(error: BaseException) -> bool:

@@ -6,19 +6,21 @@ receipt says so and the command never runs: `differences` is what decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.port import Expectation, Observation, Realisation, Workload
+from dibs.backends.port import Expectation, NodeFact, Observation, Realisation, Workload
 from dibs.devices.model import Device
 from dibs.errors import Problem
 from dibs.ledger.rows import Share
 from dibs.plan.delivery import cell
 from dibs.quantity import human_bytes
 from dibs.request.claim import claim_of
-from dibs.request.spec import SandboxSpec
+from dibs.request.spec import RESERVED_ENV, SandboxSpec
 
 HIDDEN = "(not kept)"
 
@@ -34,6 +36,19 @@ class ReceiptLine(msgspec.Struct, frozen=True):
     rendered: str
     observed: str
     outcome: Outcome
+    origin: str = ""  # before start, after start, or engine: see `Observation`
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """An expectation or an observation as it is kept: values that may be secret are not."""
+
+    nodes: tuple[NodeFact, ...] = ()
+    env: dict[str, str] = {}
+    mounts: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+    isolation: dict[str, str] = {}
+    process: dict[str, str] = {}
+    origin: dict[str, str] = {}
 
 
 class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,43 +75,90 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[ReceiptDevice, ...]
     lines: tuple[ReceiptLine, ...]
     rendered: dict[str, Any]
-    observed: Observation
-    expected: Expectation
+    observed: Facts
+    expected: Facts
     claim: dict[str, Any] | None = None
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def differences(expected: Expectation, observed: Observation) -> list[Problem]:
-    """Every way in which the workload is not what was planned. More devices than planned is as wrong as fewer."""
-    problems = []
+    """Every way in which the workload is not what was planned. More than planned is as wrong as less.
+
+    Only what could not be looked at is left out.
+    """
+    comparisons = {"nodes": _nodes, "env": _env, "mounts": _mounts, "limits": _amounts, "isolation": _isolation}
+    problems: list[Problem] = []
+    for part, compare in comparisons.items():
+        if part not in observed.unseen:
+            problems += compare(expected, observed)
+    return problems + list(_process(expected, observed))
+
+
+def _nodes(expected: Expectation, observed: Observation) -> Iterator[Problem]:
     want, have = set(expected.nodes), set(observed.nodes)
     for node in sorted(want - have):
         there = next((f"{other} is there instead" for other in have if other.path == node.path), "it is not there")
-        problems.append(_mismatch("devices", str(node), there))
+        yield _mismatch("devices", str(node), there)
     for node in sorted(have - want):
         if all(node.path != other.path for other in want):
-            problems.append(_mismatch("devices", str(node), "it is there, but nobody asked for it"))
+            yield _mismatch("devices", str(node), "it is there, but was not asked for")
+
+
+def _env(expected: Expectation, observed: Observation) -> Iterator[Problem]:
+    """Values that dibs did not set may be secret: they are compared, and not told."""
     for name, value in sorted(expected.env.items()):
         if observed.env.get(name) != value:
-            seen = repr(observed.env[name]) if name in observed.env else "unset"
-            problems.append(_mismatch(f"env.{name}", value, f"it is {seen}"))
-    for path in expected.mounts:
-        if path not in observed.mounts:
-            problems.append(_mismatch("mounts", path, "it is not mounted"))
+            told = name in RESERVED_ENV or name.startswith("DIBS_")
+            seen = (repr(observed.env[name]) if told else "another value") if name in observed.env else "unset"
+            yield _mismatch(f"env.{name}", value if told else HIDDEN, f"it is {seen}")
+    for name in sorted(observed.env.keys() - expected.env.keys() - set(expected.may_env)):
+        yield _mismatch(f"env.{name}", "unset", "it is set, but was not asked for")
+
+
+def _mounts(expected: Expectation, observed: Observation) -> Iterator[Problem]:
+    want, have = set(expected.mounts), set(observed.mounts)
+    there = {mount.target: mount for mount in observed.mounts}
+    for mount in sorted(want - have):
+        other = there.get(mount.target)
+        yield _mismatch("mounts", str(mount), f"{other} is there instead" if other else "it is not mounted")
+    planned = {mount.target for mount in expected.mounts}
+    for mount in sorted(have - want - set(expected.may_mount)):
+        if mount.target not in planned:
+            yield _mismatch("mounts", str(mount), "it is mounted, but was not asked for")
+
+
+def _amounts(expected: Expectation, observed: Observation) -> Iterator[Problem]:
     for name, amount in sorted(expected.limits.items()):
         if observed.limits.get(name) != amount:
-            problems.append(_mismatch(name, str(amount), f"the limit is {observed.limits.get(name, 'not set')}"))
+            yield _mismatch(
+                _LIMITS.get(name, name), str(amount), f"the limit is {observed.limits.get(name, 'not set')}"
+            )
+    for name in sorted(observed.limits.keys() - expected.limits.keys()):
+        yield _mismatch(_LIMITS.get(name, name), "no limit", f"it is limited to {observed.limits[name]}")
+
+
+def _isolation(expected: Expectation, observed: Observation) -> Iterator[Problem]:
     for name, place in sorted(expected.isolation.items()):
         if observed.isolation.get(name) != place:
-            seen = observed.isolation.get(name, "not known")
-            problems.append(_mismatch(name, place, f"its {name} namespace is {seen}"))
-    return problems
+            field = name if name == "network" else f"isolation.{name}"
+            yield _mismatch(field, place, f"its {name} namespace is {observed.isolation.get(name, 'not known')}")
+
+
+def _process(expected: Expectation, observed: Observation) -> Iterator[Problem]:
+    for name, value in sorted(expected.process.items()):
+        if observed.process.get(name) != value and name not in observed.unseen:
+            seen = repr(observed.process[name]) if name in observed.process else "not known"
+            yield _mismatch(name, value, f"it is {seen}")
+    for name in sorted(observed.process.keys() - expected.process.keys()):
+        yield _mismatch(name, "", f"it is {observed.process[name]!r}, and nothing was planned for it")
+
+
+_LIMITS = {"cpu_millis": "cpu", "memory_bytes": "memory", "shm_bytes": "shm"}  # the names of the request
 
 
 def _mismatch(field: str, value: str, reason: str) -> Problem:
-    remedy = "run `dibs doctor`; the command was not started"
-    return Problem("DELIVERY_MISMATCH", field, value, reason, remedy)
+    return Problem("DELIVERY_MISMATCH", field, value, reason, "run `dibs doctor`")
 
 
 def write_receipt(
@@ -112,67 +174,17 @@ def write_receipt(
     notes: tuple[str, ...],
     told_env: frozenset[str],
     shares: Mapping[str, Share],
-    looked: bool = True,
 ) -> Receipt:
-    """`told_env`: the variables that dibs itself has set; of all others only the names are kept.
-
-    `looked`: False where the command had ended before it could be looked at, which an engine cannot prevent.
-    """
+    """`told_env`: the variables that dibs itself has set; of all others only the names are kept."""
     expected = realisation.expectation
-    bad = {problem.field.partition(".")[0] for problem in problems}
-    lines = _Lines(workload, realisation.backend, bad, seen=looked)
-    request = spec.resources
-    if request.wants_devices:
-        asked = " + ".join([*map(str, request.gpus), *request.devices]) or request.flags()
-        lines.add(
-            "devices",
-            asked,
-            ", ".join(f"{d.name} {d.model}".strip() for d in devices),
-            ", ".join(d.attachment.cdi_name for d in devices if d.attachment),
-            ", ".join(map(str, observed.nodes)) or "no device nodes",
-            "gpu.count" if request.gpus else "devices",
-        )
-    else:
-        seen = ", ".join(map(str, observed.nodes)) or "no device nodes"
-        lines.add("devices", "none", "none", "none", seen, "gpu.count")
-    for field, key, amount, show in (
-        ("cpu", "cpu_millis", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
-        ("memory", "memory_bytes", workload.limits.memory_bytes, human_bytes),
-        ("pids", "pids", workload.limits.pids, str),
-    ):
-        if amount is not None:
-            limit, seen_limit = expected.limits.get(key), observed.limits.get(key)
-            asked_text = str(request.short().get(field, amount))
-            rendered = show(limit) if limit is not None else "not rendered"
-            lines.add(
-                field, asked_text, show(amount), rendered, show(seen_limit) if seen_limit is not None else "not set"
-            )
-    told = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-    for name in told:
-        if name in expected.env:
-            planned = expected.env[name] or "(empty)"
-            seen = observed.env.get(name, "unset") or "(empty)"
-            lines.add(f"env.{name}", "–", planned, planned, seen, "env", shown=f"env.{name}")
-    if spec.env:
-        kept = sum(observed.env.get(name) == value for name, value in spec.env.items())
-        count = f"{len(spec.env)} variable{'' if len(spec.env) == 1 else 's'}"
-        lines.add("env", count, count, count, f"{kept} as asked")
-    workdir = workload.workdir or "the image's own"
-    there = observed.env.get("PWD", "not told") if workload.workdir else workdir
-    lines.add("workdir", spec.workdir or "–", workdir, workdir, there)
-    for mount in workload.mounts:
-        mode = "rw" if mount.writable else "ro"
-        seen = next((item for item in observed.mounts if item.startswith(f"{mount.target} ")), "not mounted")
-        lines.add("mounts", f"{mount.source}:{mount.target}", f"{mount.target} {mode}", mode, seen)
-    private = {"own": "its own mounts", "host": "the host's mounts"}.get(
-        observed.isolation.get("mount", ""), "not looked at"
-    )
-    if spec.image:
-        lines.add("image", spec.image, workload.image, workload.image, private)
-    else:
-        lines.add("root", spec.root, workload.root, workload.root, private)
-    shown = {"host": "host", "own": "none"}.get(observed.isolation.get("network", ""), "not looked at")
-    lines.add("network", spec.network, workload.network, workload.network, shown)
+    looked = not observed.unseen
+    lines = _Lines(realisation, observed, problems)
+    lines.devices(spec, devices)
+    lines.limits(spec, workload)
+    lines.environment(spec)
+    lines.process(spec, workload)
+    lines.mounts(workload)
+    lines.separation(spec, workload)
     return Receipt(
         sandbox=workload.id,
         name=workload.name,
@@ -180,43 +192,150 @@ def write_receipt(
         at=at,
         verdict="mismatch" if problems else "delivered" if looked else "not observed",
         simulated=simulated,
-        asked={**request.short(), "command": list(spec.command)},
+        asked={**spec.resources.short(), "command": list(spec.command)},
         devices=tuple(_device(device, shares.get(device.id)) for device in devices),
         lines=tuple(lines.rows),
         rendered=realisation.native,
-        observed=msgspec.structs.replace(observed, env=_told(observed.env, told_env)),
-        expected=msgspec.structs.replace(expected, env=_told(expected.env, told_env)),
-        claim=claim_of(request, workload.name),
+        observed=_kept(observed, told_env, observed.origin),
+        expected=_kept(expected, told_env, {}),
+        claim=claim_of(spec.resources, workload.name),
         problems=tuple(problems),
         notes=notes if looked else (*notes, TOO_SHORT),
     )
 
 
-def _told(env: dict[str, str], told: frozenset[str]) -> dict[str, str]:
+def _kept(facts: Expectation | Observation, told: frozenset[str], origin: dict[str, str]) -> Facts:
     """Receipts are kept and shown; what the user's environment holds may be secret."""
-    return {name: value if name in told else HIDDEN for name, value in env.items()}
+    env = {name: value if name in told else HIDDEN for name, value in facts.env.items()}
+    shown = tuple(str(mount) for mount in facts.mounts)
+    isolation: dict[str, str] = dict(facts.isolation)
+    return Facts(facts.nodes, env, shown, facts.limits, isolation, facts.process, origin)
 
 
 class _Lines:
-    """Collects receipt lines; a field with a problem is a mismatch, the others are what the delivery table says."""
+    """The lines of a receipt: one for each field. A field with a problem is a mismatch, the others are what the
+    delivery table says."""
 
-    def __init__(self, workload: Workload, backend: str, bad: set[str], *, seen: bool) -> None:
-        self.seen = seen
-        self.workload = workload
-        self.backend = backend
-        self.bad = bad
+    def __init__(self, realisation: Realisation, observed: Observation, problems: list[Problem]) -> None:
+        self.backend = realisation.backend
+        self.native = realisation.native
+        self.expected = realisation.expectation
+        self.observed = observed
+        self.bad = [(problem.field, problem.value) for problem in problems]
         self.rows: list[ReceiptLine] = []
 
     def add(
-        self, field: str, asked: str, planned: str, rendered: str, observed: str, row: str = "", shown: str = ""
-    ) -> None:
-        outcome: Outcome = "delivered" if self.seen else "not observed"
-        observed = observed if self.seen else "it had ended"
-        if field.partition(".")[0] in self.bad and planned != observed:
+        self, field: str, asked: str, planned: str, rendered: str, observed: str, *, row: str = "", part: str = "",
+        wrong: bool | None = None,
+    ) -> None:  # fmt: skip
+        """`row`: of the delivery table; `part`: of the observation; `wrong`: known by more than the field."""
+        seen = (part or field) not in self.observed.unseen
+        outcome: Outcome = "delivered" if seen else "not observed"
+        if self.wrong(field) if wrong is None else wrong:
             outcome = "mismatch"
-        elif cell(row or field, self.backend).outcome == "delegated":
+        elif row and cell(row, self.backend).outcome == "delegated":
             outcome = "delegated"
-        self.rows.append(ReceiptLine(shown or field, asked, planned, rendered, observed, outcome))
+        origin = self.observed.origin.get(part or field, self.observed.origin.get("", "")) if seen else ""
+        told = observed if seen else "it had ended"
+        self.rows.append(ReceiptLine(field, asked, planned, rendered, told, outcome, origin))
+
+    def wrong(self, field: str) -> bool:
+        return any(name == field or name.startswith(f"{field}.") for name, _ in self.bad)
+
+    def fact(self, name: str, asked: str, *, row: str = "") -> None:
+        planned = self.expected.process.get(name)
+        if planned is not None or self.wrong(name):
+            told = planned if planned is not None else "not planned"
+            self.add(name, asked, told, told, self.observed.process.get(name, "not known"), row=row)
+
+    def devices(self, spec: SandboxSpec, devices: tuple[Device, ...]) -> None:
+        request = spec.resources
+        seen = ", ".join(map(str, self.observed.nodes)) or "no device nodes"
+        if not request.wants_devices:
+            self.add("devices", "none", "none", "none", seen, row="gpu.count", part="nodes")
+            return
+        asked = " + ".join([*map(str, request.gpus), *request.devices]) or request.flags()
+        chosen = ", ".join(f"{device.name} {device.model}".strip() for device in devices)
+        names = ", ".join(device.attachment.cdi_name for device in devices if device.attachment)
+        self.add("devices", asked, chosen, names, seen, row="gpu.count" if request.gpus else "devices", part="nodes")
+
+    def limits(self, spec: SandboxSpec, workload: Workload) -> None:
+        for field, key, amount, show in (
+            ("cpu", "cpu_millis", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
+            ("memory", "memory_bytes", workload.limits.memory_bytes, human_bytes),
+            ("pids", "pids", workload.limits.pids, str),
+            ("shm", "shm_bytes", workload.shm_bytes, human_bytes),
+        ):
+            if amount is None and not self.wrong(field):
+                continue
+            limit, seen = self.expected.limits.get(key), self.observed.limits.get(key)
+            asked = "–" if amount is None else str(spec.resources.short().get(field, show(amount)))
+            rendered = show(limit) if limit is not None else "no limit"
+            planned = show(amount) if amount is not None else "no limit"
+            self.add(field, asked, planned, rendered, show(seen) if seen is not None else "not set", part="limits")
+
+    def environment(self, spec: SandboxSpec) -> None:
+        expected, observed = self.expected.env, self.observed.env
+        for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+            if name in expected:
+                planned = expected[name] or "(empty)"
+                seen = observed.get(name, "unset") or "(empty)"
+                self.add(f"env.{name}", "–", planned, planned, seen, row="env", part="env")
+        count = len(expected)
+        differ = sum(name.startswith("env.") for name, _ in self.bad)
+        planned = f"{count} variable{'' if count == 1 else 's'}"
+        self.add(
+            "env", str(len(spec.env) or "–"), planned, planned, f"{differ} differ" if differ else planned, row="env"
+        )
+
+    def process(self, spec: SandboxSpec, workload: Workload) -> None:
+        self.fact("command", shlex.join(spec.command) if spec.command else "–", row="command")
+        self.fact("workdir", spec.workdir or "–", row="workdir")
+        self.fact("user", workload.user or "–", row="user")
+        for name in sorted(
+            self.expected.process.keys() | {name for name, _ in self.bad if name in self.observed.process}
+        ):
+            if name not in ("command", "workdir", "user"):
+                self.fact(name, "yes" if name == "read_only" and workload.read_only else "–")
+
+    def mounts(self, workload: Workload) -> None:
+        places = self.native.get("targets") or {}
+        planned = {mount.target: mount for mount in self.expected.mounts}
+        seen = {mount.target: mount for mount in self.observed.mounts}
+        for mount in workload.mounts:
+            place = places.get(mount.target, os.path.normpath(mount.target))
+            want = str(planned[place]) if place in planned else f"{place} {'rw' if mount.writable else 'ro'}"
+            have = str(seen[place]) if place in seen else "not mounted"
+            mode = "rw" if mount.writable else "ro"
+            asked = f"{mount.source}:{mount.target}:{mode}"
+            self.add(
+                "mount",
+                asked,
+                want,
+                want,
+                have,
+                row="mounts",
+                part="mounts",
+                wrong=want != have and "mounts" not in self.observed.unseen,
+            )
+        count = f"{len(self.expected.mounts)} in all"
+        differ = sum(name == "mounts" for name, _ in self.bad)
+        self.add("mounts", "–", count, count, f"{differ} differ" if differ else count, row="mounts")
+
+    def separation(self, spec: SandboxSpec, workload: Workload) -> None:
+        expected, observed = self.expected.isolation, self.observed.isolation
+        own = {"own": "its own mounts", "host": "the host's mounts"}.get(observed.get("mount", ""), "not looked at")
+        field, said, used = ("image", spec.image, workload.image) if spec.image else ("root", spec.root, workload.root)
+        self.add(field, said, used, used, own, row=field, part="isolation", wrong=self.wrong("isolation.mount"))
+        shown = workload.network if observed.get("network") == expected.get("network") else observed.get("network", "")
+        self.add(
+            "network", spec.network, workload.network, workload.network, shown or "not looked at", row="network",
+            part="isolation",
+        )  # fmt: skip
+        planned = ", ".join(sorted(name for name, place in expected.items() if place == "own"))
+        seen = ", ".join(sorted(name for name, place in observed.items() if place == "own" and name in expected))
+        if planned:
+            self.add("isolation", "–", planned, planned, seen or "none")
 
 
 def _device(device: Device, share: Share | None) -> ReceiptDevice:

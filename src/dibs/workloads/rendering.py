@@ -61,7 +61,11 @@ def prepare(
     }
     env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes)
     workdir = _workdir(spec, problems, private=private, own_root=spec.root == "host" and not spec.image)
-    mounts = tuple(Mount(mount.source, mount.target, mount.writable) for mount in spec.mounts)
+    # What was allowed from afar was checked by the name that it has without links; to follow one now would undo that.
+    mounts = tuple(
+        Mount(mount.source if private else os.path.realpath(mount.source), mount.target, mount.writable)
+        for mount in spec.mounts
+    )
     for mount in mounts:
         if not os.path.exists(mount.source):
             remedy = "make it, or leave the mount out"

@@ -85,13 +85,27 @@ class Creations(Endings):
             at, image = self._images.get(reference, (0.0, None))
         return image if time.monotonic() - at < FRESH else None
 
-    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:  # noqa: ARG002
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
+        if realisation.order.get("final"):
+            return realisation
+        client = self.client()
+        try:
+            form = self._form(workload, client, self._have_image(client, workload))
+        except EngineError as error:
+            raise errors.translate(self.name, error, field="image", value=workload.image) from error
+        except Unreachable as error:
+            self.lost(error)
+        except TimeoutError as error:
+            self.waited(error, "image", workload.image)
+        return rendering.realisation(self.name, form, self._body(form))
+
+    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         client = self.client()
         made = not folder.exists()
         try:
-            form = self._form(workload, client, self._have_image(client, workload))
+            order = self.finalise(workload, realisation).order
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            container = self._make_only(client, workload, folder, self._body(form))
+            container = self._make_only(client, workload, folder, order["body"])
         except (DibsError, OSError, EngineError, Unreachable, TimeoutError) as error:
             if made:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -114,7 +128,8 @@ class Creations(Endings):
         except BaseException:
             self._undo(workload.id, folder)
             raise
-        return Handle(self.name, workload.id, str(folder), data=rendering.handle_data(form, container, client.target))
+        data = {**order["data"], "container": container, "engine": client.target}
+        return Handle(self.name, workload.id, str(folder), data=data)
 
     def _make_only(self, client: Client, workload: Workload, folder: Path, body: dict[str, Any]) -> str:
         """Make the container. One of that name which never ran is what an engine made too late, for a gateway that was

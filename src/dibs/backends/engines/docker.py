@@ -66,6 +66,10 @@ class DockerBackend(EngineBackend):
             ),
             swap=bool(info.get("SwapLimit")),
             init=bool(info.get("InitBinary")) and (info.get("InitCommit") or {}).get("ID") != "N/A",
+            seccomp=any(
+                "name=seccomp" in str(one) and "profile=unconfined" not in str(one)
+                for one in info.get("SecurityOptions") or ()
+            ),
             rootless=any("rootless" in str(one) for one in info.get("SecurityOptions") or ()),
             legacy="nvidia" in (info.get("Runtimes") or {}),
             systemd=info.get("CgroupDriver") == "systemd",
@@ -87,7 +91,10 @@ class DockerBackend(EngineBackend):
         host: dict[str, Any] = {
             "NetworkMode": workload.network,
             "Init": form.init,
-            "LogConfig": {"Type": "json-file", "Config": {"max-size": str(rendering.LOG_BYTES), "max-file": "2"}},
+            "LogConfig": {
+                "Type": rendering.LOG_TYPE["docker"],
+                "Config": {"max-size": str(rendering.LOG_BYTES), "max-file": "2"},
+            },
         }
         if limits.memory_bytes is not None:
             host["Memory"] = limits.memory_bytes
@@ -146,7 +153,7 @@ class DockerBackend(EngineBackend):
         return str(client.call("POST", "/containers/create" + query(name=name), json=body)["Id"])
 
     def _ignite(self, handle: Handle, client: Client) -> int:
-        watcher = Watcher(handle.data.get("container", ""), self.facts().peer, self._places)
+        watcher = Watcher(self._view(handle, 0), self._places)
         watcher.start()
         try:
             return client.answer("POST", container(handle) + "/start", accept=(304,))[0]

@@ -1,8 +1,9 @@
 """A look at a container between its set-up and its command.
 
 The runtime (runc) makes everything ready, then waits on a fifo to be told to run the command. In that moment its
-process is looked at from outside, exactly as a running container is: nodes, mounts, limits, namespaces. Only the
-environment is not in the process yet; it is read from what the runtime was told, changes by CDI included.
+process is looked at from outside, exactly as a running container is: nodes, mounts, limits, namespaces, user. Only the
+environment, the words and the folder of the command are not in the process yet; they are read from what the runtime was
+told, changes by CDI included.
 
 Podman stops there when asked to. Docker does not: a thread of ours watches its control group while Docker starts it.
 That look is the proof; of a command that goes on, the environment is read once more from its own process (`looks`).
@@ -13,15 +14,15 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 import msgspec
 
-from dibs.backends.engines import looking
-from dibs.backends.engines.cgroups import Groups, trees
-from dibs.backends.engines.facts import own_task
+from dibs.backends.engines import looking, views
+from dibs.backends.engines.cgroups import trees
+from dibs.backends.engines.looking import View
 from dibs.backends.port import Observation
 from dibs.errors import BackendUnavailable
-from dibs.process import ProcessName
 
 _TICK = 0.002  # seconds between two looks at a process; the moment lasts for several of them, mostly
 _PAUSE = 0.01  # seconds between two looks for a group: it is there long before that moment
@@ -40,38 +41,40 @@ def waits(pid: int) -> bool:
         return False
 
 
-def environment(bundle: str) -> dict[str, str] | None:
+def told(bundle: str) -> dict[str, Any] | None:
     """What the runtime was told, from its bundle's `config.json`."""
     try:
         with open(bundle, "rb") as file:
-            process = msgspec.json.decode(file.read())["process"]
-    except (OSError, msgspec.DecodeError, KeyError):
+            document: dict[str, Any] = msgspec.json.decode(file.read())
+    except (OSError, msgspec.DecodeError):
         return None
-    return dict(line.partition("=")[::2] for line in process.get("env") or ())
+    return document if "process" in document else None
 
 
-def look(pid: int, engine: ProcessName | None, env: dict[str, str]) -> Observation | None:
-    """As `backend.look`, of a process that was seen waiting; None if it has ended meanwhile."""
+def look(view: View, config: dict[str, Any]) -> Observation | None:
+    """As `looks.look`, of a process that was seen waiting; None if it has ended meanwhile."""
+    process = config["process"]
+    env = dict(line.partition("=")[::2] for line in process.get("env") or ())
+    told = {
+        **views.spoken([str(word) for word in process.get("args") or ()]),
+        "workdir": os.path.normpath(process.get("cwd") or "/"),
+        "seccomp": "filter" if (config.get("linux") or {}).get("seccomp") else "none",
+    }
     try:
-        return Observation(
-            looking.device_nodes(pid),
-            env,
-            looking.mounts(pid),
-            Groups(pid).limits(),
-            looking.isolation(pid, own_task(engine.pid) if engine else "/proc/self"),
-        )
+        seen = views.look(view, env, told, "before start")
     except BackendUnavailable:
         return None
+    return seen if looking.is_whole(view.pid) else None
 
 
 class Watcher(threading.Thread):
     """Waits for that moment of a container that somebody else starts. `stop` gives what was seen."""
 
-    def __init__(self, container: str, engine: ProcessName | None, places: list[str]) -> None:
-        """`places`: where groups of this engine were found before; a place that is found is put first."""
+    def __init__(self, view: View, places: list[str]) -> None:
+        """`view`: without a process yet. `places`: where groups of this engine were found before; a place that is found
+        is put first."""
         super().__init__(name="dibs-early-look", daemon=True)
-        self._engine = engine
-        self._container = container
+        self._view = view
         self._over = threading.Event()
         self._seen: Observation | None = None
         self._places = places
@@ -83,13 +86,14 @@ class Watcher(threading.Thread):
             pid = pid or (_first(file) if file else 0)
             if not pid or not waits(pid):
                 continue
-            env = _bundle_environment(pid)
-            self._seen = look(pid, self._engine, env) if env is not None else None
+            config = _bundle(pid)
+            self._view.pid = pid
+            self._seen = look(self._view, config) if config is not None else None
             return
 
     def _find(self) -> str:
         for place in self._places:
-            path = place.format(id=self._container)
+            path = place.format(id=self._view.container)
             if os.path.exists(path):
                 self._places[:] = [place]  # all of its containers are there
                 return path
@@ -115,11 +119,11 @@ def _first(path: str) -> int:
     return int(line) if line else 0
 
 
-def _bundle_environment(pid: int) -> dict[str, str] | None:
+def _bundle(pid: int) -> dict[str, Any] | None:
     """The parent is the shim, or the runtime itself: both work in the bundle's folder."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             parent = int(file.read().rpartition(b")")[2].split()[1])
-        return environment(f"/proc/{parent}/cwd/config.json")
+        return told(f"/proc/{parent}/cwd/config.json")
     except OSError:
         return None

@@ -32,6 +32,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     limits: frozenset[str] = frozenset(("cpu", "memory", "pids"))
     swap: bool = False  # whether swap can be limited
     init: bool = True  # whether it has a small init to put before a command
+    seccomp: bool = False  # whether it filters system calls unless told not to
     legacy: bool = False  # whether NVIDIA's own request works
     rootless: bool = False
     systemd: bool = False  # whether systemd keeps its control groups, and may change what a container may open

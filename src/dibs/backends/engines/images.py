@@ -34,6 +34,8 @@ class Image(msgspec.Struct, frozen=True):
     env: tuple[str, ...] = ()
     user: str = ""
     workdir: str = ""
+    volumes: tuple[str, ...] = ()
+    healthcheck: dict[str, Any] | None = None
 
     @property
     def platform(self) -> str:
@@ -80,6 +82,8 @@ def image_of(document: dict[str, Any]) -> Image:
         env=words("Env"),
         user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
+        volumes=tuple(config.get("Volumes") or ()),
+        healthcheck=config.get("Healthcheck") or document.get("HealthCheck") or None,
     )
 
 

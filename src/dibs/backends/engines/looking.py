@@ -8,31 +8,25 @@ does not.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import time
 from typing import Literal
 
-from dibs.backends import proc, within
-from dibs.backends.port import NodeFact
+import msgspec
+
+from dibs.backends import accounts, proc, within
+from dibs.backends import mounts as tables
+from dibs.backends.engines import scaffold
+from dibs.backends.port import MountFact, NodeFact
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound
 
 # What every container has, or gets with a terminal; the same everywhere and worth nothing.
-STANDARD = proc.STANDARD | {"console", "kmsg"}
+STANDARD = {**proc.STANDARD, "kmsg": (1, 11), "console": (5, 1)}
 _OTHER_FILE_SYSTEMS = frozenset(("pts", "shm", "mqueue", "hugepages"))
-# What engines mount by themselves.
-_ENGINES_OWN = frozenset(
-    (
-        "/etc/hosts",
-        "/etc/hostname",
-        "/etc/resolv.conf",
-        "/sbin/docker-init",
-        "/run/podman-init",
-        "/dev/init",
-        "/run/.containerenv",
-        "/run/secrets",
-    )
-)
+_DRIVER = re.compile(r"nvidia|cuda|/libnv|/vdpau/")
+_EXITING = 0x4  # a flag of the kernel's for a process that has begun to end
 _RUNTIMES = frozenset((b"runc", b"crun", b"exe"))
 _BECOMING = 5.0  # seconds; it takes less than one thousandth, if the machine has nothing else to do
 
@@ -48,6 +42,105 @@ def device_nodes(pid: int) -> tuple[NodeFact, ...]:
         return proc.device_nodes(pid, standard=STANDARD, passed=_OTHER_FILE_SYSTEMS)
     except OSError as error:
         raise unreadable("its devices", error) from error
+
+
+class View(msgspec.Struct):
+    """A container's process, and what is needed to understand what it shows."""
+
+    pid: int
+    container: str  # its id; empty: not known
+    engine: str  # the /proc folder of the engine's process, or of this one
+    user: str = ""  # as it was asked for
+    volumes: frozenset[str] = frozenset()  # places where the image wants a volume
+    legacy: bool = False  # whether NVIDIA's own hook has added files of the driver
+    seccomp: bool = False  # whether the engine filters system calls
+    shm: bool = False  # whether a size of /dev/shm was asked for
+
+    def entries(self) -> list[tables.Entry]:
+        return tables.reachable(tables.parse(tables.read(self.pid)))
+
+
+def nodes_and_mounts(view: View) -> tuple[tuple[NodeFact, ...], tuple[MountFact, ...], str]:
+    """All device nodes but for the standard ones, all mounts but for the engine's own, and the mode of the root."""
+    try:
+        host = tables.Table.of(tables.read(view.engine))
+        entries = view.entries()
+        nodes = {
+            *proc.device_nodes(view.pid, standard=STANDARD, passed=_OTHER_FILE_SYSTEMS),
+            *tables.nodes_elsewhere(view.pid, entries),
+        }
+        by_point = {entry.point: entry for entry in entries}
+        found = []
+        for entry in entries:
+            if scaffold.is_own(entry, by_point, host, view.container) or scaffold.is_volume(entry, view.volumes):
+                continue
+            source = tables.source_of(view.pid, entry, host)
+            if not (proc.below(entry.point, "/dev") and source[:2] in ("c ", "b ")):  # a node, and told as such
+                found.append(MountFact(entry.point, entry.mode, source))
+    except OSError as error:
+        raise unreadable("its devices and mounts", error) from error
+    return tuple(sorted(nodes)), tuple(sorted(found)), by_point["/"].mode
+
+
+def is_drivers(mount: MountFact) -> bool:
+    """Whether it may be what NVIDIA's own hook mounts: files of the driver, read-only, and its sockets."""
+    return mount.mode == "ro" and _DRIVER.search(mount.target) is not None
+
+
+def shared_memory(pid: int) -> int:
+    try:
+        room = os.statvfs(f"/proc/{pid}/root/dev/shm")
+    except OSError as error:
+        raise unreadable("its shared memory", error) from error
+    return room.f_blocks * room.f_frsize
+
+
+# What Docker gives by default; Podman gives a part of it.
+_DEFAULT_CAPABILITIES = 0xA80425FB
+
+
+def person(view: View) -> dict[str, str]:
+    """User, further groups and capabilities, in the words of the request where they are what it means."""
+    try:
+        lines = proc.status(view.pid)
+        ids = proc.user(view.pid, lines)
+        root = f"/proc/{view.pid}/root"
+        own = {int(number) for number in lines.get("Groups", "").split()}
+        uid, _, gid = ids.partition(":")
+        try:
+            meant = accounts.find(view.user or "0", root)
+            usual = accounts.memberships(meant[0], root) if uid.isdigit() else set()
+        except InvalidRequest:
+            meant, usual = (-1, -1), set()
+    except OSError as error:
+        raise unreadable("its user", error) from error
+    further = sorted(own - usual - ({int(gid)} if gid.isdigit() else set()))
+    sets = [int(lines.get(key, "0"), 16) for key in ("CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb")]
+    usual_powers = not any(one & ~_DEFAULT_CAPABILITIES for one in sets) and not sets[4]
+    return {
+        "user": view.user or "0" if ids == f"{meant[0]}:{meant[1]}" else ids,
+        "groups": ",".join(map(str, further)) or "none",
+        "capabilities": "the engine's default" if usual_powers else proc.capabilities(lines),
+    }
+
+
+def protected(view: View) -> str:
+    """Whether the parts of /proc that change the host are read-only."""
+    try:
+        points = {entry.point: entry.mode for entry in view.entries()}
+    except OSError as error:
+        raise unreadable("its mounts", error) from error
+    return "read-only" if points.get("/proc/sys") == "ro" else "writable"
+
+
+def is_whole(pid: int) -> bool:
+    """Whether a process is not ending: from one that is, less and less can be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in (b"Z", b"X") and not int(fields[6]) & _EXITING
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -96,28 +189,6 @@ def _minds(pid: int, number: int) -> bool:
         masks = {line[:6]: int(line.split()[1], 16) for line in file if line.startswith(("SigBlk", "SigCgt", "SigIgn"))}
     wanted = {"SigBlk": number, "SigCgt": number, "SigIgn": signal.SIGTTIN}
     return not masks or any(masks.get(name, 0) >> (one - 1) & 1 for name, one in wanted.items())
-
-
-def mounts(pid: int) -> tuple[str, ...]:
-    """Mount points with `ro` or `rw`, without those of the kernel and of the engine."""
-    try:
-        modes = proc.mount_modes(pid)
-    except OSError as error:
-        raise unreadable("its mounts", error) from error
-    return tuple(
-        sorted(
-            f"{point} {mode}"
-            for point, mode in modes.items()
-            if point not in _ENGINES_OWN and point != "/" and not any(proc.below(point, top) for top in proc.KERNEL)
-        )
-    )
-
-
-def root_is_read_only(pid: int) -> bool:
-    try:
-        return bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY)
-    except OSError as error:
-        raise unreadable("its root", error) from error
 
 
 def isolation(pid: int, engine: str) -> dict[str, Literal["host", "own"]]:

@@ -7,16 +7,19 @@ described by the engine's record alone (`recorded`).
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from dibs.backends.engines import keeping, looking
-from dibs.backends.engines.cgroups import Groups
+from dibs.backends import proc
+from dibs.backends.engines import keeping, looking, recording, views
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import own_task
 from dibs.backends.engines.lives import Lives
+from dibs.backends.engines.looking import View
 from dibs.backends.port import Handle, Observation
 from dibs.errors import BackendUnavailable, Conflict
 from dibs.home import Home
@@ -40,66 +43,104 @@ class Looks(Lives):
                     self._looks.pop(next(iter(self._looks)))
                 self._looks[handle.folder] = seen
 
+    def _view(self, handle: Handle, pid: int) -> View:
+        peer = self.facts().peer
+        data = handle.data
+        return View(
+            pid=pid,
+            container=data.get("container", ""),
+            engine=own_task(peer.pid) if peer is not None else "/proc/self",
+            user=data.get("user", ""),
+            volumes=frozenset(filter(None, data.get("volumes", "").split("\n"))),
+            legacy=data.get("way") == "legacy",
+            seccomp="seccomp" in data,
+            shm="shm" in data,
+        )
+
     def observe(self, handle: Handle) -> Observation:
         folder = Path(handle.folder)
         with self._lock:
             before = self._looks.pop(handle.folder, None)
+        document = self._document(handle)
         init = keeping.init_of(folder)
-        facts = self.facts()
         if init is None and before is None:
-            state = self._state(handle) or {}
-            if state.get("Pid"):
-                init = keeping.remember_init(folder, int(state["Pid"]), handle.data.get("container", ""))
-        ended = Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
-        legacy = handle.data.get("way") == "legacy"
+            pid = int(((document or {}).get("State") or {}).get("Pid") or 0)
+            init = keeping.remember_init(folder, pid, handle.data.get("container", "")) if pid else None
+        found = before
         if init is not None:
-            try:
-                if before is not None and not legacy:
-                    # Nodes, mounts, limits and namespaces were there before the command. What it has for an
-                    # environment is in its process only now.
-                    found = msgspec.structs.replace(before, env=looking.environment(init.pid))
-                else:
-                    found = look(init.pid, facts.peer, legacy=legacy)
-            except BackendUnavailable:
-                if before is None and not _ends(init):
-                    raise
-            else:
-                if not absent(init):  # or the pid may have been somebody else's
-                    return found
-        elif facts.peer is None:
+            found = self._running(handle, init, before, document) or before
+        elif self.facts().peer is None:
             raise BackendUnavailable(
                 "the container's process is not visible from here", field="sandbox", value=handle.sandbox_id,
                 code="OBSERVATION_FAILED", remedy="run dibs on the host of the engine",
             )  # fmt: skip
-        if before is None:
-            raise ended
-        return before
+        return _with_report(found, handle, document, podman=self.name == "podman")
+
+    def _running(
+        self, handle: Handle, init: ProcessName, before: Observation | None, document: dict[str, Any] | None
+    ) -> Observation | None:
+        """A running container; None if it is ending. What was seen before its command ran need not be looked at again,
+        but for the environment: with an init before it, nothing in the container can change how that was started."""
+        view = self._view(handle, init.pid)
+        steady = "init" in handle.data
+        try:
+            if before is not None and not view.legacy:
+                if not steady:
+                    return before
+                origin = {**before.origin, "env": "after start"}
+                found = msgspec.structs.replace(before, env=looking.environment(init.pid), origin=origin)
+            else:
+                env = looking.environment(init.pid)
+                words = [os.fsdecode(word) for word in proc.words(init.pid, "cmdline")[:-1]]
+                told = views.spoken(words if steady else recording.words(document or {}))
+                told["seccomp"] = "filter" if proc.status(init.pid).get("Seccomp") == "2" else "none"
+                found = views.look(view, env, told, "after start")
+        except (BackendUnavailable, OSError) as error:
+            if not _ends(init):
+                raise error if isinstance(error, BackendUnavailable) else looking.unreadable("it", error) from error
+            return None
+        return found if looking.is_whole(init.pid) and not absent(init) else None
 
     def recorded(self, handle: Handle) -> Observation:
         """What the engine says that a container got, for one that ended before anybody could look at it.
 
         The engine's word, not a look: a receipt that is made from it says so.
         """
-        from dibs.backends.engines.recording import recorded
-
         document = self.ask(handle, "GET", container(handle) + "/json")
-        return recorded(document, self.facts())
+        return recording.recorded(document, self.facts())
 
 
-def look(pid: int, engine: ProcessName | None, *, legacy: bool = False) -> Observation:
-    """A running container, from outside."""
-    nodes = looking.device_nodes(pid)
-    if legacy:
-        from dibs.backends.engines.passing import CONTROL_NODES
+def _with_report(
+    seen: Observation | None, handle: Handle, document: dict[str, Any] | None, *, podman: bool
+) -> Observation:
+    """What the kernel showed, and what the engine reports beside it. Of a container that ended before it could be
+    looked at there is the report alone."""
+    if document is None or not document.get("Config"):
+        if seen is None:
+            raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+        return msgspec.structs.replace(seen, unseen=(*seen.unseen, *(set(REPORTED) - seen.process.keys())))
+    sent = msgspec.json.decode(handle.data.get("sent") or "{}")
+    reported = {
+        **views.spoken(recording.words(document)),
+        "workdir": os.path.normpath(document["Config"].get("WorkingDir") or "/"),
+        "options": recording.options(document, sent, podman=podman),
+        "image": str(document.get("Image") or "").removeprefix("sha256:"),
+    }
+    if not podman:  # Docker tells its init apart from the command
+        reported["init"] = "yes" if document["HostConfig"].get("Init") else "no"
+    if seen is None:
+        unseen = ("nodes", "env", "mounts", "limits", "isolation", *UNREPORTED)
+        return Observation(process=reported, origin={"": "engine"}, unseen=unseen)
+    limits = dict(seen.limits)
+    if not (document["HostConfig"].get("PidsLimit") or 0) > 0:
+        limits.pop("pids", None)  # what systemd gives every unit
+    process = {**reported, **seen.process}
+    origin = {**seen.origin, **dict.fromkeys(process.keys() - seen.process.keys(), "engine")}
+    return msgspec.structs.replace(seen, limits=limits, process=process, origin=origin)
 
-        nodes = tuple(node for node in nodes if node.path not in CONTROL_NODES)
-    return Observation(
-        nodes,
-        looking.environment(pid),
-        looking.mounts(pid),
-        Groups(pid).limits(),
-        looking.isolation(pid, own_task(engine.pid) if engine else "/proc/self"),
-    )
+
+REPORTED = ("options", "image", "workdir")
+UNREPORTED = ("user", "groups", "capabilities", "kernel_files", "read_only", "seccomp")
 
 
 def _ends(process: ProcessName) -> bool:

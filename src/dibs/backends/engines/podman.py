@@ -77,6 +77,7 @@ class PodmanBackend(EngineBackend):
             limits=limits,
             init=init,
             rootless=rootless,
+            seccomp=True,
             swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
             or os.path.exists("/sys/fs/cgroup/cgroup.controllers"),
         )
@@ -104,7 +105,7 @@ class PodmanBackend(EngineBackend):
             "httpproxy": False,
             "stop_timeout": int(-(-workload.grace_seconds // 1)),
             "resource_limits": resources,
-            "log_configuration": {"driver": "k8s-file", "size": 2 * rendering.LOG_BYTES},
+            "log_configuration": {"driver": rendering.LOG_TYPE["podman"], "size": 2 * rendering.LOG_BYTES},
         }
         if workload.workdir:
             body |= {"work_dir": workload.workdir, "create_working_dir": True}
@@ -147,8 +148,8 @@ class PodmanBackend(EngineBackend):
         if pid and early.waits(pid):
             self._check_command(handle, pid)
             facts = self.facts()
-            env = early.environment(facts.seen(config))
-            self._remember_look(handle, early.look(pid, facts.peer, env) if env is not None else None)
+            told = early.told(facts.seen(config))
+            self._remember_look(handle, early.look(self._view(handle, pid), told) if told is not None else None)
             status = client.answer("POST", f"{base}/start", accept=(304,))[0]
             keeping.remember_init(Path(handle.folder), pid, handle.data.get("container", ""))
             return status

@@ -1,25 +1,28 @@
 """From a workload to what an engine is told, in a form that both engines' dialects are written from.
 
-`backend.render` calls it to say what would happen, `backend.create` again to do it. It looks at the image, the engine
-and the host, and changes nothing; all problems are told at once.
+`backend.render` calls it to say what would happen, `backend.finalise` once more if the image had to be fetched. It
+looks at the image, the engine and the host, and changes nothing; all problems are told at once.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
 
+from dibs.backends import mounts as tables
 from dibs.backends.engines import images, passing, states
-from dibs.backends.engines.facts import Facts
-from dibs.backends.port import Capability, Expectation, LogRecord, Realisation, Workload
+from dibs.backends.engines.facts import Facts, own_task
+from dibs.backends.port import Capability, Expectation, LogRecord, MountFact, Realisation, Workload
 from dibs.errors import InvalidRequest, Problem, Unsupported
 from dibs.home import Home
 from dibs.http import Connection, Response
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # what engines set without an image's own
+LOG_TYPE = {"docker": "json-file", "podman": "k8s-file"}
 LOG_BYTES = 16 << 20  # per file, of which there are two; arbitrary
 _OURS_TO_FIX = frozenset(("LIMIT_NOT_ENFORCEABLE", "CDI_NAME_UNKNOWN", "CDI_SPECS_DIFFER", "PLATFORM_MISMATCH"))
 FindImage = Callable[[str], images.Image | None]
@@ -29,13 +32,17 @@ CanLimit = Callable[[Literal["cpu", "memory", "pids"]], Capability]
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """A container to be, without an engine's spelling."""
 
+    engine: str
     workload: Workload
     image: str
     entrypoint: tuple[str, ...] | None
     init: bool  # whether the engine puts its init before the command, so that signals arrive
     program: str  # what is executed first
     path: str  # where it is looked for
+    words: tuple[str, ...]  # all of what is executed, without the engine's init
     workdir: str  # where it runs
+    user: str  # who runs it; empty: root
+    known: images.Image | None  # the image; None while it is not here
     devices: passing.Passing
     facts: Facts
     labels: dict[str, str]
@@ -71,13 +78,17 @@ def form(
         raise (Unsupported if mine else InvalidRequest)(problems)
     program = first[0] if first else ""
     return Form(
+        engine=engine,
         workload=workload,
         image=image_id if image_id and (images.is_file(workload.image) or engine == "podman") else workload.image,
         entrypoint=workload.entrypoint,
         init=facts.init and os.path.basename(program) not in images.INITS,
         program=program,
         path=workload.env.get("PATH") or (image.path if image else "") or DEFAULT_PATH,
-        workdir=workload.workdir or (image.workdir if image else "") or "/",
+        words=first,
+        workdir=os.path.normpath(workload.workdir or (image.workdir if image else "") or "/"),
+        user=workload.user or (image.user if image else ""),
+        known=image,
         devices=devices,
         facts=facts,
         labels=_labels(workload, home),
@@ -185,18 +196,35 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
         )
         if value is not None
     }
-    mounts = {mount.target: mount.writable for mount in (*made.devices.mounts, *workload.mounts)}
+    if workload.shm_bytes is not None:
+        limits["shm_bytes"] = workload.shm_bytes
+    image = made.known
+    own = dict(line.partition("=")[::2] for line in image.env) if image is not None else {}
+    must, may = _mounted(engine, made)
     expected = Expectation(
         nodes=tuple(sorted(made.devices.expected)),
-        env={**workload.env, **made.devices.env},
-        mounts=tuple(sorted(f"{os.path.normpath(to)} {'rw' if rw else 'ro'}" for to, rw in mounts.items())),
+        env={**own, **workload.env, **made.devices.env},
+        mounts=must,
         limits=limits,
         isolation={
             "network": "host" if workload.network == "host" else "own",
-            "mount": "own",
-            "pid": "own",
-            "ipc": "own",
+            **dict.fromkeys(("mount", "pid", "ipc", "uts"), "own"),
         },
+        process={
+            "command": shlex.join(made.words),
+            "init": "yes" if made.init else "no",
+            "workdir": made.workdir,
+            "user": made.user or "0",
+            "groups": ",".join(map(str, sorted(made.devices.groups))) or "none",
+            "capabilities": "the engine's default",
+            "kernel_files": "read-only",
+            "read_only": "yes" if workload.read_only else "no",
+            "options": "as sent",
+            "image": image.id.removeprefix("sha256:") if image is not None else "not here yet",
+            **({"seccomp": "filter"} if made.facts.seccomp else {}),
+        },
+        may_env=_ENGINES_OWN,
+        may_mount=may,
     )
     told = {key: sorted(_names(value)) if key in ("Env", "env") else value for key, value in body.items()}
     native: dict[str, Any] = {
@@ -208,19 +236,62 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
     }
     if made.notes:
         native["notes"] = list(made.notes)
-    return Realisation(engine, native, expected)
+    order = {"body": body, "data": handle_data(made), "final": image is not None}
+    return Realisation(engine, native, expected, order)
+
+
+# Variables that engines set by themselves, if neither the image nor the request does.
+_ENGINES_OWN = ("HOME", "HOSTNAME", "PATH", "TERM", "container")
+_SCRATCH = {"docker": ("/run", "/tmp"), "podman": ("/run", "/tmp", "/var/tmp")}  # noqa: S108  # of a read-only root
+
+
+def _mounted(engine: str, made: Form) -> tuple[tuple[MountFact, ...], tuple[MountFact, ...]]:
+    """Mounts that must be there, and those that there may be. A bind brings along what is mounted below its source."""
+    facts, workload = made.facts, made.workload
+    peer = facts.peer
+    table = tables.Table.of(tables.read(own_task(peer.pid))) if peer is not None else tables.Table({}, frozenset())
+    found: dict[str, MountFact] = {}
+    for mount in sorted((*made.devices.mounts, *workload.mounts), key=lambda one: one.target.count("/")):
+        target = os.path.normpath(mount.target)
+        if not mount.source:
+            found[target] = MountFact(target, "rw", "tmpfs")
+            continue
+        over = table.at(mount.source)
+        what = tables.identity(_seen(facts, mount.source))
+        if over is not None and over.kind.startswith("fuse"):
+            what = f"{over.kind} on {over.device}"
+        found[target] = MountFact(target, "rw" if mount.writable else "ro", what)
+        for entry in table.under(mount.source):
+            place = target + entry.point[len(mount.source.rstrip("/")) :]
+            what = tables.named(facts.seen(entry.point), entry.kind, entry.device)
+            found[place] = MountFact(place, entry.mode if mount.writable else "ro", what)
+    scratch = _SCRATCH[engine] if workload.read_only else ()
+    may = tuple(MountFact(path, "rw", "tmpfs") for path in scratch if path not in found)
+    return tuple(sorted(found.values())), may
+
+
+def _seen(facts: Facts, source: str) -> os.stat_result:
+    """What a source is, without following a link where its root is ours."""
+    return os.lstat(facts.seen(source)) if facts.root else tables.look_beneath(source)
 
 
 def _names(env: Any) -> list[str]:
     return [line.partition("=")[0] for line in env] if isinstance(env, list) else list(env)
 
 
-def handle_data(made: Form, container: str, target: str) -> dict[str, str]:
-    """What later verbs need to know without asking the engine."""
+def handle_data(made: Form) -> dict[str, str]:
+    """What later verbs need to know without asking the engine, but for the container's id and the engine's address."""
     workload = made.workload
+    sent: dict[str, Any] = {
+        "NetworkMode": workload.network,
+        "GroupAdd": [str(group) for group in made.devices.groups],
+        "LogConfig": LOG_TYPE[made.engine],
+        "Tty": workload.tty,
+        "OpenStdin": workload.interactive or workload.tty,
+        "Labels": made.labels,
+        "Healthcheck": made.known.healthcheck if made.known is not None else None,
+    }
     data = {
-        "container": container,
-        "engine": target,
         "image": workload.image,
         "network": workload.network,
         "workdir": made.workdir,
@@ -228,15 +299,21 @@ def handle_data(made: Form, container: str, target: str) -> dict[str, str]:
         "way": made.devices.way,
         "program": made.program,
         "path": made.path,
+        "user": made.user,
+        "sent": msgspec.json.encode(sent).decode(),
     }
     for name, there in (
         ("tty", workload.tty),
         ("interactive", workload.interactive),
         ("foreground", workload.foreground),
         ("init", made.init),
+        ("seccomp", made.facts.seccomp),
+        ("shm", workload.shm_bytes is not None),
     ):
         if there:
             data[name] = "1"
+    if made.known is not None and made.known.volumes:
+        data["volumes"] = "\n".join(os.path.normpath(path) for path in made.known.volumes)
     if workload.ttl_seconds is not None:
         data["ttl"] = repr(workload.ttl_seconds)
     return data

@@ -70,6 +70,9 @@ class FakeBackend(FakeWorld):
         native = {"command": list(workload.command), "devices": [str(device.id) for device in workload.devices]}
         return Realisation(self.name, native, rendering.expected(workload))
 
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:  # noqa: ARG002
+        return realisation  # nothing has to be fetched
+
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         self._called("create", workload.id)
         with self.changed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dibs.backends.port import Expectation, Limits, NodeFact, Workload
+import shlex
+
+from dibs.backends.port import Expectation, Limits, MountFact, NodeFact, Workload
 from dibs.errors import InvalidRequest, Problem
 
 
@@ -48,7 +50,7 @@ def expected(workload: Workload) -> Expectation:
         for edits in (device.attachment.spec_edits, device.attachment.edits)
         for node in edits.device_nodes
     }
-    mounts = sorted(f"{mount.target} {'rw' if mount.writable else 'ro'}" for mount in workload.mounts)
+    mounts = sorted(MountFact(one.target, "rw" if one.writable else "ro", one.source) for one in workload.mounts)
     limits = {
         key: value
         for key, value in (
@@ -59,4 +61,5 @@ def expected(workload: Workload) -> Expectation:
         )
         if value is not None
     }
-    return Expectation(tuple(sorted(nodes)), dict(workload.env), tuple(mounts), limits)
+    process = {"command": shlex.join(workload.command), "workdir": workload.workdir, "user": workload.user or "0:0"}
+    return Expectation(tuple(sorted(nodes)), dict(workload.env), tuple(mounts), limits, process=process)

@@ -8,7 +8,6 @@ Files of a sandbox, in its folder:
     log, log.1  what the command said
     exit.json   how it ended; written last
     phase       held, running or paused, while the sandbox lives
-    layout      the mount points that make up its root
     shim.err    what went wrong with the shim itself; empty
 """
 
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dibs.backends import proc
 from dibs.backends.local import (
     bubblewrap,
     cgroups,
@@ -73,7 +71,7 @@ from dibs.errors import (
     StateError,
     Unsupported,
 )
-from dibs.home import Home, write_private
+from dibs.home import Home
 from dibs.process import absent, name_of
 
 if TYPE_CHECKING:
@@ -137,6 +135,9 @@ class LocalBackend:
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
         return rendering.render(workload, self._home, self._bwrap, self._probes)
 
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:  # noqa: ARG002
+        return realisation  # nothing has to be fetched
+
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         native = realisation.native
         for fact in realisation.expectation.nodes:
@@ -150,7 +151,6 @@ class LocalBackend:
         shim: helper.Program | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_private(folder / "layout", "\n".join(native["base"]))
             group = cgroups.make(workload.id, workload.limits)
             shim = self._helpers.start("shim")
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
@@ -189,23 +189,7 @@ class LocalBackend:
                 entering.run_hook(self._helpers, hook, handle, workload, privileged=True)
 
     def observe(self, handle: Handle) -> Observation:
-        init = living_init(handle)
-        try:
-            base = set((Path(handle.folder) / "layout").read_text().split("\n"))
-            limits = cgroups.read_back(groups(handle))
-            if "shm" in handle.data:
-                limits["shm_bytes"] = observe.shared_memory(init)
-        except OSError as error:
-            raise proc.unreadable("its limits and layout", error) from error
-        found = Observation(
-            observe.device_nodes(init),
-            observe.environment(init),
-            observe.mounts(init, base),
-            limits,
-            observe.isolation(init),
-        )
-        living_init(handle)  # or the pid may have been somebody else's
-        return found
+        return observe.look(handle)
 
     def start(self, handle: Handle) -> None:
         held = _held.pop(handle.folder, None)
@@ -563,7 +547,7 @@ def _forget(folder: Path, made: bool, group: cgroups.Group) -> None:
     if made:
         _remove(folder)
         return
-    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "layout", "log", "log.1", "phase"):
+    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "log", "log.1", "phase"):
         (folder / name).unlink(missing_ok=True)
     for name in ("bundle", "bundle-inside"):
         _remove(folder / name)

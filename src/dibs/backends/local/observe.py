@@ -1,69 +1,127 @@
 """Looking into a sandbox from outside.
 
 `backend.observe` calls it while the command is held back, and whenever somebody asks later. Everything comes from the
-kernel's view of the sandbox's processes (`dibs.backends.proc`), never from what was planned. What cannot be read is an
-error, not an empty observation.
+kernel's view of the sandbox's first process (`dibs.backends.proc`, `dibs.backends.mounts`), never from what was
+planned. What cannot be read is an error, not an empty observation.
+
+Until the command runs, that process is bubblewrap: devices, mounts, limits, namespaces, user and capabilities are those
+that the command will have. Its environment, folder and words are in bubblewrap's own environment and words, which the
+kernel shows as they were when it was started; nothing in the sandbox can change them.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Literal
+import shlex
+import stat
 
-from dibs.backends import proc
-from dibs.backends.port import NodeFact
+from dibs.backends import mounts, proc, within
+from dibs.backends.local import cgroups, mounting
+from dibs.backends.local.handles import groups, living_init
+from dibs.backends.port import Handle, Isolation, Observation
 from dibs.errors import BackendUnavailable
 
 unreadable = proc.unreadable
+ORIGIN = "before start"
+_SECCOMP = frozenset(("--seccomp", "--add-seccomp-fd"))
 
 
-def device_nodes(init: int) -> tuple[NodeFact, ...]:
-    """Every device node below /dev that is not one of the standard ones."""
+def look(handle: Handle) -> Observation:
+    """All of it."""
+    init = living_init(handle)
+    words = _words(init)
+    options = mounting.split(words[1 : words.index("--")])
     try:
-        return proc.device_nodes(init)
+        limits = limits_of(init, groups(handle))
+        if "shm" in handle.data:
+            room = os.statvfs(f"/proc/{init}/root/dev/shm")
+            limits["shm_bytes"] = room.f_blocks * room.f_frsize
+        host = mounts.Table.of(mounts.read())
+        entries = mounts.reachable(mounts.parse(mounts.read(init)))
+        seen = mounts.facts(init, host, entries)
+        nodes = {*proc.device_nodes(init), *mounts.nodes_elsewhere(init, entries)}
+        workdir = _workdir(init, options)
+        env = _environment(init, options, workdir)
+        process = _process(init, options, words, workdir)
     except OSError as error:
-        raise unreadable("its device nodes", error) from error
-
-
-def environment(init: int) -> dict[str, str]:
-    """The command's environment, as bubblewrap has it: what it was started with, and what it was told to add.
-
-    Not the command's own copy, which it can change.
-    """
-    try:
-        found = proc.variables(proc.words(init, "environ"))
-        words = [os.fsdecode(word) for word in proc.words(init, "cmdline")]
-    except OSError as error:
-        raise unreadable("its environment", error) from error
-    if "--" not in words:
-        raise BackendUnavailable("the sandbox's init is not bubblewrap", code="OBSERVATION_FAILED")
-    options = words[: words.index("--")]
-    for i, word in enumerate(options):
-        if word == "--setenv":
-            found[options[i + 1]] = options[i + 2]
+        raise unreadable("the sandbox", error) from error
+    except KeyError as error:  # a line of its status is missing: it is just ending
+        raise unreadable("the sandbox", ProcessLookupError(3, "no such process")) from error
+    found = Observation(tuple(sorted(nodes)), env, seen, limits, isolation(init), process, {"": ORIGIN})
+    living_init(handle)  # or the pid may have been reused
     return found
 
 
-def mounts(init: int, base: set[str]) -> tuple[str, ...]:
-    """Mount points other than those of the root itself, with `ro` or `rw`."""
+def environment(init: int) -> dict[str, str]:
+    """The environment that the command was given."""
+    words = _words(init)
+    options = mounting.split(words[1 : words.index("--")])
     try:
-        modes = proc.mount_modes(init)
+        return _environment(init, options, _workdir(init, options))
     except OSError as error:
-        raise unreadable("its mounts", error) from error
-    kernel = tuple(f"{top}/" for top in proc.KERNEL)
-    return tuple(sorted(f"{p} {mode}" for p, mode in modes.items() if p not in base and not p.startswith(kernel)))
+        raise unreadable("its environment", error) from error
 
 
-def shared_memory(init: int) -> int:
-    """How much fits into /dev/shm."""
+def _words(init: int) -> list[str]:
     try:
-        room = os.statvfs(f"/proc/{init}/root/dev/shm")
+        words = [os.fsdecode(word) for word in proc.words(init, "cmdline")[:-1]]  # each ends with a NUL
     except OSError as error:
-        raise unreadable("its shared memory", error) from error
-    return room.f_blocks * room.f_frsize
+        raise unreadable("its words", error) from error
+    if "--" not in words:
+        raise BackendUnavailable("the sandbox's init is not bubblewrap", code="OBSERVATION_FAILED")
+    return words
 
 
-def isolation(init: int) -> dict[str, Literal["host", "own"]]:
+def limits_of(init: int, folders: list[str]) -> dict[str, int]:
+    """The limits of those groups that the process is really in. OSError if they cannot be read."""
+    inside = []
+    for folder in folders:
+        with open(f"{folder}/cgroup.procs") as file:
+            if str(init) in file.read().split():
+                inside.append(folder)
+    return cgroups.read_back(inside)
+
+
+def _workdir(init: int, options: list[tuple[str, list[str]]]) -> str:
+    """Where the command will start: bubblewrap goes there last, so what is told is whether it can."""
+    path = next((values[0] for option, values in reversed(options) if option == "--chdir"), "/")
+    try:
+        with within.opened(f"/proc/{init}/root", path) as fd:
+            there = stat.S_ISDIR(os.fstat(fd).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    return path if there else f"{path} (no such folder in the sandbox)"
+
+
+def _environment(init: int, options: list[tuple[str, list[str]]], workdir: str) -> dict[str, str]:
+    """What bubblewrap was started with, and what it was told to change."""
+    found = proc.variables(proc.words(init, "environ"))
+    for option, values in options:
+        if option == "--clearenv":
+            found = {}
+        elif option == "--setenv":
+            found[values[0]] = values[1]
+        elif option == "--unsetenv":
+            found.pop(values[0], None)
+    return {**found, "PWD": workdir}  # bubblewrap sets it when it goes there
+
+
+def _process(init: int, options: list[tuple[str, list[str]]], words: list[str], workdir: str) -> dict[str, str]:
+    lines = proc.status(init)
+    filtered = lines.get("Seccomp") == "2" or any(option in _SECCOMP for option, _ in options)
+    return {
+        "command": shlex.join(words[words.index("--") + 1 :]),
+        "workdir": workdir,
+        "user": proc.user(init, lines),
+        "groups": proc.groups(lines),
+        "capabilities": proc.capabilities(lines),
+        "no_new_privileges": "yes" if lines["NoNewPrivs"] == "1" else "no",
+        "seccomp": "filter" if filtered else "none",
+        "runtime": mounts.identity(os.stat(f"/proc/{init}/exe")),
+    }
+
+
+def isolation(init: int) -> dict[str, Isolation]:
     """Of each namespace, whether it is the one that dibs itself is in."""
     try:
         return proc.isolation(init)

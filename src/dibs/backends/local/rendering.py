@@ -7,17 +7,19 @@ at; a root archive is read for its digest.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dibs.backends.local import bubblewrap, cgroups, checking, edits, rootfs, roots
+from dibs.backends import mounts
+from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, rootfs, roots
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.port import Expectation, Realisation, Workload
-from dibs.errors import BackendUnavailable, InvalidRequest, Unsupported
+from dibs.errors import BackendUnavailable, InvalidRequest, Problem, Unsupported
 from dibs.home import HOST_SOCKETS, Home, find_home
 
 _SECOND = 1.0
@@ -36,6 +38,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if problems:
         unsupported = all(problem.code in checking.UNSUPPORTED_CODES for problem in problems)
         raise (Unsupported if unsupported else InvalidRequest)(problems)
+    table = mounts.Table.of(_mountinfo())
     if host_root:
         layout = _host_layout(bwrap.path, probes)
         workdir = os.path.realpath(workload.workdir)
@@ -52,25 +55,20 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     rootfs.add_own(layout, host_network=host_network, host_root=host_root, root=root, shm=workload.shm_bytes)
     if not host_root:
         layout.folder(workdir)
-    base = [*layout.points, "/"]
-    explicit = [Bind(os.path.realpath(m.source), os.path.normpath(m.target), m.writable) for m in workload.mounts]
-    binds += explicit
-    binds += [Bind(one.source, one.target, one.writable) for one in applied.mounts if one.source]
+    wanted = _wanted(workload, applied, root)
+    binds = _in_order([*binds, *wanted.binds])
+    _check_mounts(workload, binds, wanted.targets, table)
     for bind in binds:
-        layout.bind(bind)
-    for one in applied.mounts:
-        if not one.source:
-            layout.tmpfs(one.target)
-    expected_mounts = {b.target: "rw" if b.writable else "ro" for b in binds}
-    expected_mounts |= {one.target: "rw" for one in applied.mounts if not one.source}
-    hidden = rootfs.hide(layout, _secrets(home), binds, host_root=host_root)
+        if bind.source:
+            layout.bind(bind)
+        else:
+            layout.tmpfs(bind.target)
+    rootfs.hide(layout, _secrets(home), [bind for bind in binds if bind.source], host_root=host_root)
     for node in applied.nodes:
         layout.args += ["--dev-bind", node.source, node.fact.path]
     if workload.read_only:
         # Its own scratch folders and whatever was mounted writable stay so, the working directory among them.
-        sealed = layout.seal()
-        base = [point for point in base if point not in sealed]
-        expected_mounts |= dict.fromkeys(sealed, "ro")
+        layout.seal()
     env = {**workload.env, "PWD": workdir}  # bubblewrap sets it
     args = [*(() if bwrap.all_ids else (*bubblewrap.ONE_ID, *bwrap.flags)), *bubblewrap.SEPARATION]
     if workload.network == "none":
@@ -92,27 +90,120 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         "command": list(workload.command),
         "workdir": workdir,
         "root": root,
-        "base": [*base, *hidden],
+        "targets": wanted.targets,
+        "binds": {bind.source: _named(bind.source, table) for bind in binds if bind.source},
         "limits": limits,
         "ids": "all" if bwrap.all_ids else "one",
         "user": list(user) if user is not None else [],
         "hooks": [msgspec.to_builtins(hook) for hook in applied.hooks],
         "notes": layout.notes,
     }
-    return Realisation(
-        "local",
-        native,
-        Expectation(
-            nodes=tuple(sorted(node.fact for node in applied.nodes)),
-            env=env,
-            mounts=tuple(sorted(f"{p} {m}" for p, m in expected_mounts.items() if p not in base and p not in hidden)),
-            limits=limits,
-            isolation={
-                **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
-                "network": "host" if workload.network == "host" else "own",
-            },
-        ),
+    expectation = Expectation(
+        nodes=tuple(sorted(node.fact for node in applied.nodes)),
+        env=env,
+        limits=limits,
+        isolation={
+            **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
+            "network": "host" if workload.network == "host" else "own",
+        },
+        process=_process(workload, workdir, bwrap, user),
     )
+    return with_mounts(Realisation("local", native, expectation), table)
+
+
+def with_mounts(realisation: Realisation, table: mounts.Table | None = None) -> Realisation:
+    """Expect everything that the rendered options mount. To be called again if any are added."""
+    args = realisation.native["args"]
+    try:
+        must, may = mounting.expected(args, table or mounts.Table.of(_mountinfo()))
+    except OSError as error:
+        raise _gone(str(error.filename or ""), error) from error
+    expectation = msgspec.structs.replace(realisation.expectation, mounts=must, may_mount=may)
+    return msgspec.structs.replace(realisation, expectation=expectation)
+
+
+def _process(
+    workload: Workload, workdir: str, bwrap: bubblewrap.Bubblewrap, user: tuple[int, int] | None
+) -> dict[str, str]:
+    """Facts of the command's process. With all ids mapped, another user than root has no further groups."""
+    uid, gid = user if user is not None else (os.getuid(), os.getgid())
+    alone = bwrap.all_ids and any((uid, gid))
+    return {
+        "command": shlex.join(workload.command),
+        "workdir": workdir,
+        "user": f"{uid}:{gid}",
+        "groups": "none" if alone else ",".join(map(str, sorted(os.getgroups()))) or "none",
+        "capabilities": "none",
+        "no_new_privileges": "yes",
+        "seccomp": "none",
+        "runtime": mounts.identity(os.stat(bwrap.path)),
+    }
+
+
+class _Wanted(msgspec.Struct):
+    """Mounts that were asked for, or that a device brings along; `targets` is where each asked-for one really is."""
+
+    binds: list[Bind]
+    targets: dict[str, str]
+
+
+def _wanted(workload: Workload, applied: edits.Applied, root: str) -> _Wanted:
+    """A bind without a source is a tmpfs."""
+    targets = {mount.target: rootfs.place(mount.target, root) for mount in workload.mounts}
+    binds = [Bind(mount.source, targets[mount.target], mount.writable) for mount in workload.mounts]
+    for one in applied.mounts:
+        source = os.path.realpath(one.source) if one.source else ""
+        binds.append(Bind(source, rootfs.place(one.target, root), one.writable))
+    return _Wanted(binds, targets)
+
+
+def _in_order(binds: list[Bind]) -> list[Bind]:
+    """Outer ones first, so that none hides another. A mount on the working directory itself takes its place."""
+    taken = [bind.target for bind in binds[1:]]
+    kept = [bind for at, bind in enumerate(binds) if at or bind.source != bind.target or bind.target not in taken]
+    return sorted(kept, key=lambda bind: bind.target.count("/"))
+
+
+def _check_mounts(workload: Workload, binds: list[Bind], targets: dict[str, str], table: mounts.Table) -> None:
+    problems = []
+    asked = {place: target for target, place in targets.items()}
+    seen: dict[str, Bind] = {}
+    for bind in binds:
+        field = "mounts" if bind.target in asked else "devices"
+        shown = asked.get(bind.target, bind.target)
+        if bind.target in seen and seen[bind.target] != bind:
+            reason = f"two mounts have this target, of {seen[bind.target].source} and of {bind.source}"
+            problems.append(Problem("MOUNT_INVALID", field, shown, reason, "give each a target of its own"))
+        seen[bind.target] = bind
+        over = table.at(bind.source) if bind.source else None
+        if bind.writable and over is not None and over.sealed and any(bind.source == m.source for m in workload.mounts):
+            reason = f"it cannot be mounted writable: {over.point} is mounted read-only on this host"
+            problems.append(Problem("MOUNT_INVALID", field, bind.source, reason, "mount it read-only: append :ro"))
+    if problems:
+        raise InvalidRequest(problems)
+
+
+def _named(source: str, table: mounts.Table) -> str:
+    """What a source is, found without following a link: it is opened once more, and compared, when it is mounted."""
+    over = table.at(source)
+    try:
+        info = mounts.look_beneath(source)
+    except OSError as error:
+        raise _gone(source, error) from error
+    return (
+        f"{over.kind} on {over.device}" if over is not None and over.kind.startswith("fuse") else mounts.identity(info)
+    )
+
+
+def _gone(source: str, error: OSError) -> InvalidRequest:
+    changed = isinstance(error, mounts.Changed)
+    reason = f"it cannot be mounted: {(error.strerror or str(error)).lower()}"
+    remedy = "name the folder itself, not a link to it" if changed else "make it first"
+    return InvalidRequest(reason, field="mounts", value=source, code="MOUNT_INVALID", remedy=remedy)
+
+
+def _mountinfo() -> str:
+    return mounts.read()
 
 
 _looked_up: dict[Home, tuple[float, list[str]]] = {}
@@ -136,10 +227,9 @@ _known: dict[str, tuple[str, Layout]] = {}  # by bubblewrap: the mounts, and wha
 
 def _host_layout(bwrap: str, probes: Probes) -> Layout:
     """How the host's root is put together. As it was the last time, if nothing in it has changed since."""
-    with open("/proc/self/mountinfo") as file:
-        text = file.read()
-    mounts, layout = _known.get(bwrap, ("", Layout()))
-    if mounts != text or not _unchanged(layout):
+    text = _mountinfo()
+    before, layout = _known.get(bwrap, ("", Layout()))
+    if before != text or not _unchanged(layout):
         layout = _look_at_host(bwrap, probes, rootfs.mount_points(text))
         _known[bwrap] = (text, layout)
     return layout.copy()
@@ -152,8 +242,8 @@ def _unchanged(layout: Layout) -> bool:
         return False  # one of them is gone
 
 
-def _look_at_host(bwrap: str, probes: Probes, mounts: dict[str, str]) -> Layout:
-    layout = rootfs.host_layout(mounts)
+def _look_at_host(bwrap: str, probes: Probes, points: dict[str, str]) -> Layout:
+    layout = rootfs.host_layout(points)
 
     def find_out() -> str:
         refused = rootfs.refused_overlays(layout, lambda args: bubblewrap.try_out(bwrap, args))
@@ -161,7 +251,7 @@ def _look_at_host(bwrap: str, probes: Probes, mounts: dict[str, str]) -> Layout:
 
     known = probes.get(f"overlays {bwrap} {rootfs.fingerprint(layout)}", find_out)
     refused = frozenset(known.splitlines()[1:])
-    return rootfs.host_layout(mounts, refused) if refused else layout
+    return rootfs.host_layout(points, refused) if refused else layout
 
 
 def shim_spec(

@@ -198,13 +198,39 @@ def hide(layout: Layout, secrets: Iterable[str], binds: Iterable[Bind], *, host_
         if not os.path.isdir(secret):
             continue
         shown = [one.target + secret[len(one.source.rstrip("/")) :] for one in all_binds if below(secret, one.source)]
-        if host_root and not any(below(secret, own) for own in OWN):
+        covered = any(below(secret, one.target) and not below(secret, one.source) for one in all_binds)
+        if host_root and not covered and not any(below(secret, own) for own in OWN):
             shown.append(secret)
         for place in shown:
             places.setdefault(place.rstrip("/"))
     for place in places:
         layout.tmpfs(place, "0500")
     return list(places)
+
+
+def place(target: str, root: str) -> str:
+    """Where a mount on this path really is: links of the root are followed, never out of it.
+
+    The folders that are made anew in every sandbox have no links yet.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    done: list[str] = []
+    links = 0
+    while parts:
+        part = parts.pop(0)
+        if part == "..":
+            del done[-1:]
+            continue
+        path = "/" + "/".join([*done, part])
+        fresh = any(below(path, own) for own in (*OWN, "/var/tmp"))  # noqa: S108
+        if not fresh and links < 40 and os.path.islink(f"{root.rstrip('/')}{path}"):
+            links += 1
+            link = os.readlink(f"{root.rstrip('/')}{path}")
+            done = [] if link.startswith("/") else done
+            parts[:0] = [piece for piece in link.split("/") if piece not in ("", ".")]
+        else:
+            done.append(part)
+    return "/" + "/".join(done)
 
 
 def refused_overlays(layout: Layout, try_out: Callable[[list[str]], str]) -> list[str]:

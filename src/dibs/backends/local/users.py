@@ -9,63 +9,9 @@ from __future__ import annotations
 
 import os
 
-from dibs.backends import within
+from dibs.backends.accounts import find
 from dibs.backends.local.kernel import status_field
 from dibs.errors import Conflict, InvalidRequest, Problem
-
-MUCH = 1 << 20  # bytes of a passwd file that are looked at
-LARGEST = (1 << 32) - 2  # the next number means "none" to the kernel
-
-
-def parse(text: str) -> tuple[str, str]:
-    """User and group of `uid`, `uid:gid` or names; the group may be empty."""
-    user, colon, group = text.partition(":")
-    if not user or (colon and not group) or ":" in group:
-        raise _invalid(text, 'it must be "uid" or "uid:gid"')
-    return user, group
-
-
-def _invalid(text: str, reason: str, remedy: str = "") -> InvalidRequest:
-    return InvalidRequest(reason, field="user", value=text, remedy=remedy)
-
-
-def _number(word: str, text: str) -> int | None:
-    if not word.isascii() or not word.isdigit():
-        return None
-    number = int(word)
-    if number > LARGEST:
-        raise _invalid(text, f"the largest id is {LARGEST}")
-    return number
-
-
-def _rows(root: str, path: str) -> list[list[str]]:
-    """Of a file of a root, which the workload may have written: it is looked for there, and read within limits."""
-    try:
-        text = within.read(root, path, MUCH).decode(errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # a root needs no users
-    except OSError as error:
-        raise _invalid(path, f"it cannot be read: {(error.strerror or str(error)).lower()}") from error
-    rows = [line.split(":") for line in text.split("\n")]
-    return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
-
-
-def find(text: str, root: str) -> tuple[int, int]:
-    """The ids that are meant, by the files of a root. Raises InvalidRequest."""
-    user_word, group_word = parse(text)
-    uid, gid = _number(user_word, text), _number(group_word, text)
-    for row in _rows(root, "/etc/passwd") if uid is None or not group_word else []:
-        if row[0] == user_word if uid is None else row[2] == str(uid):
-            uid = int(row[2])
-            gid = int(row[3]) if not group_word and row[3].isdecimal() else gid
-            break
-    if uid is None:
-        raise _invalid(text, "the root has no user of this name", "say the number")
-    if group_word and gid is None:
-        gid = next((int(row[2]) for row in _rows(root, "/etc/group") if row[0] == group_word), None)
-        if gid is None:
-            raise _invalid(text, "the root has no group of this name", "say the number")
-    return uid, uid if gid is None else gid
 
 
 def unmapped(kind: str, number: int, text: str, remedy: str) -> Problem:

@@ -33,15 +33,14 @@ class Looks(Lives):
 
     def __init__(self, home: Home, address: str = "") -> None:
         super().__init__(home, address)
-        self._looks: dict[str, Observation] = {}  # taken during starts
+        self._looks: dict[str, Observation | None] = {}  # taken during starts; None: there was no time for one
 
     def _remember_look(self, handle: Handle, seen: Observation | None) -> None:
         """For those who ask after the command has ended."""
         with self._lock:
-            if seen is not None:
-                while len(self._looks) >= MOST_LOOKS:
-                    self._looks.pop(next(iter(self._looks)))
-                self._looks[handle.folder] = seen
+            while len(self._looks) >= MOST_LOOKS:
+                self._looks.pop(next(iter(self._looks)))
+            self._looks[handle.folder] = seen
 
     def _view(self, handle: Handle, pid: int) -> View:
         peer = self.facts().peer
@@ -60,6 +59,7 @@ class Looks(Lives):
     def observe(self, handle: Handle) -> Observation:
         folder = Path(handle.folder)
         with self._lock:
+            first = handle.folder in self._looks
             before = self._looks.pop(handle.folder, None)
         document = self._document(handle)
         init = keeping.init_of(folder)
@@ -74,7 +74,9 @@ class Looks(Lives):
                 "the container's process is not visible from here", field="sandbox", value=handle.sandbox_id,
                 code="OBSERVATION_FAILED", remedy="run dibs on the host of the engine",
             )  # fmt: skip
-        return _with_report(found, handle, document, podman=self.name == "podman")
+        if found is None and (not first or document is None):
+            raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+        return _with_report(found, handle, document or {}, podman=self.name == "podman")
 
     def _running(
         self, handle: Handle, init: ProcessName, before: Observation | None, document: dict[str, Any] | None
@@ -110,14 +112,11 @@ class Looks(Lives):
         return recording.recorded(document, self.facts())
 
 
-def _with_report(
-    seen: Observation | None, handle: Handle, document: dict[str, Any] | None, *, podman: bool
-) -> Observation:
+def _with_report(seen: Observation | None, handle: Handle, document: dict[str, Any], *, podman: bool) -> Observation:
     """What the kernel showed, and what the engine reports beside it. Of a container that ended before it could be
     looked at there is the report alone."""
-    if document is None or not document.get("Config"):
-        if seen is None:
-            raise Conflict("the sandbox has ended", field="sandbox", value=handle.sandbox_id, code="NOT_RUNNING")
+    if not document.get("Config"):
+        seen = seen or Observation(unseen=(*PARTS, *UNREPORTED))
         return msgspec.structs.replace(seen, unseen=(*seen.unseen, *(set(REPORTED) - seen.process.keys())))
     sent = msgspec.json.decode(handle.data.get("sent") or "{}")
     reported = {
@@ -129,8 +128,7 @@ def _with_report(
     if not podman:  # Docker tells its init apart from the command
         reported["init"] = "yes" if document["HostConfig"].get("Init") else "no"
     if seen is None:
-        unseen = ("nodes", "env", "mounts", "limits", "isolation", *UNREPORTED)
-        return Observation(process=reported, origin={"": "engine"}, unseen=unseen)
+        return Observation(process=reported, origin={"": "engine"}, unseen=(*PARTS, *UNREPORTED))
     limits = dict(seen.limits)
     if not (document["HostConfig"].get("PidsLimit") or 0) > 0:
         limits.pop("pids", None)  # what systemd gives every unit
@@ -139,7 +137,8 @@ def _with_report(
     return msgspec.structs.replace(seen, limits=limits, process=process, origin=origin)
 
 
-REPORTED = ("options", "image", "workdir")
+PARTS = ("nodes", "env", "mounts", "limits", "isolation")
+REPORTED = ("command", "init", "options", "image", "workdir")
 UNREPORTED = ("user", "groups", "capabilities", "kernel_files", "read_only", "seccomp")
 
 

@@ -36,6 +36,7 @@ class Starts(Looks, Endings):
             raise Conflict("the sandbox has ended", code="NOT_HELD", value=handle.sandbox_id)
         client = self.client()
         keeper = self._begin_keeper(handle, client)
+        self._remember_look(handle, None)  # unless there is one in a moment
         try:
             status = self._ignite(handle, client)
             if status == 304:

@@ -103,11 +103,17 @@ class _World:
         self.tree[target] = MountFact(target, "ro" if mode == "ro" else "rw", source)
 
     def bind(self, source: str, target: str, *, read_only: bool) -> None:
-        """Recursive, as bubblewrap does it: mounts below the source come along, read-only if it is."""
+        """Recursive, as bubblewrap does it: mounts below the source come along, read-only if it is.
+
+        Those below a folder of the host that is shown read-only in its own place are not listed: they come and go with
+        the host's own (a busy engine mounts and unmounts all the time), and add nothing.
+        """
         over = self.host.at(source)
         kind, device = (over.kind, over.device) if over is not None else ("", "")
         mode = "ro" if read_only or (over is not None and over.mode == "ro") else "rw"
         self.put(target, mode, mounts.named(source, kind, device))
+        if source == target and read_only:
+            return  # a part of the host as it is: see `observe`
         for entry in self.host.under(source):
             place = target.rstrip("/") + entry.point[len(source.rstrip("/")) :]
             try:

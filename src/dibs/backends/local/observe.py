@@ -38,7 +38,7 @@ def look(handle: Handle) -> Observation:
             limits["shm_bytes"] = room.f_blocks * room.f_frsize
         host = mounts.Table.of(mounts.read())
         entries = mounts.reachable(mounts.parse(mounts.read(init)))
-        seen = mounts.facts(init, host, entries)
+        seen = mounts.facts(init, host, [entry for entry in entries if not _mirrored(entry, entries, host)])
         nodes = {*proc.device_nodes(init), *mounts.nodes_elsewhere(init, entries)}
         workdir = _workdir(init, options)
         env = _environment(init, options, workdir)
@@ -80,6 +80,16 @@ def limits_of(init: int, folders: list[str]) -> dict[str, int]:
             if str(init) in file.read().split():
                 inside.append(folder)
     return cgroups.read_back(inside)
+
+
+def _mirrored(entry: mounts.Entry, entries: list[mounts.Entry], host: mounts.Table) -> bool:
+    """Whether it is a mount of the host, read-only in its own place, that came along with the folder it is in."""
+    above = next((one for one in entries if one.id == entry.parent), None)
+    if above is None or entry.mode != "ro" or above.mode != "ro" or above.device not in host.devices:
+        return False
+    own = host.entries.get(entry.point)
+    around = host.at(above.point)
+    return own is not None and own.device == entry.device and around is not None and around.device == above.device
 
 
 def _workdir(init: int, options: list[tuple[str, list[str]]]) -> str:

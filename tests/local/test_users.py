@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.local.bench import Bench, text_until, to_the_end
 
-from dibs.backends.local import users
+from dibs.backends import accounts
 from dibs.errors import InvalidRequest
 
 ME = f"{os.getuid()}:{os.getgid()}"
@@ -139,14 +139,14 @@ def test_words_of_a_user(tmp_path: Path) -> None:
     for text, ids in (
         ("ada", (1815, 1852)), ("1815", (1815, 1852)), ("5", (5, 5)), ("5:6", (5, 6)), ("ada:engine", (1815, 77)),
     ):  # fmt: skip
-        assert users.find(text, str(tmp_path)) == ids
+        assert accounts.find(text, str(tmp_path)) == ids
     for text in ("nobody-here", "broken", "ada:none", "", ":1", "1:2:3", "4294967295"):
         with pytest.raises(InvalidRequest):
-            users.find(text, str(tmp_path))
+            accounts.find(text, str(tmp_path))
 
 
 def test_a_passwd_file_that_is_none_does_not_hold_anybody_up(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/passwd")
     with pytest.raises(InvalidRequest, match="not a regular file"):
-        users.find("ada", str(tmp_path))
+        accounts.find("ada", str(tmp_path))

@@ -37,7 +37,7 @@ WORKERS ?= 3
 
 test: lint
 	@scripts/test-needs $(BIN)/python
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	@scripts/test-needs $(BIN)/python

@@ -28,11 +28,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ENGINE = re.compile(r"\b(docker|podman)(-[0-9.]+)?\b")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# What takes longest comes first where there are several workers, so that none is left with it at the end.
+LONG = (
+    "docker", "podman", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/stress/",
+    "tests/opensandbox/", "tests/cel/", "tests/docs/", "tests/ledger/", "tests/gateway/",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway,
     and all tests of an engine, which is started once. Without workers this changes nothing."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_engine_of(item) or item.nodeid.partition("::")[0]))
+    groups = {item: _engine_of(item) or item.nodeid.partition("::")[0] for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: next((n for n, one in enumerate(LONG) if groups[item].startswith(one)), len(LONG)))
 
 
 def _engine_of(item: pytest.Item) -> str:

@@ -21,6 +21,8 @@ from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.workloads.service import Workloads
 
+PATIENCE = 120.0  # seconds; only what hangs takes so long, however busy the machine
+
 
 class Reply(msgspec.Struct):
     """An answer, whole."""
@@ -37,7 +39,7 @@ class Reply(msgspec.Struct):
 class UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path: str, timeout: float = 30.0) -> None:
+    def __init__(self, path: str, timeout: float = PATIENCE) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
@@ -89,7 +91,7 @@ class RunningGateway:
     def log(self) -> str:
         return self.log_path.read_text()
 
-    def stop(self, number: int = signal.SIGTERM, timeout: float = 20.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout: float = PATIENCE) -> int:
         """Ask it to stop; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -112,7 +114,7 @@ class RunningGateway:
         token: str | None = "",
         headers: dict[str, str] | None = None,
         unix: bool = False,
-        timeout: float = 30.0,
+        timeout: float = PATIENCE,
     ) -> Reply:
         """One request. `token` "": the administrator's; None: none. A body that is not bytes is sent as JSON."""
         connection = (
@@ -132,7 +134,7 @@ class RunningGateway:
         finally:
             connection.close()
 
-    def until(self, question: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def until(self, question: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         """Ask until the answer is true; it is returned."""
         end = time.monotonic() + seconds
         while not (answer := question()):

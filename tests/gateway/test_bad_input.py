@@ -22,7 +22,7 @@ from .conftest import Reply, RunningGateway
 ROOT = "/api/v1/sandboxes"
 
 
-def raw(gateway: RunningGateway, *pieces: bytes, timeout: float = 20.0) -> bytes:
+def raw(gateway: RunningGateway, *pieces: bytes, timeout: float = 120.0) -> bytes:
     """Send bytes as they are; everything that comes back until the gateway closes."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=timeout) as connection:
         for piece in pieces:
@@ -118,7 +118,7 @@ def test_a_body_that_says_nothing_of_its_length_is_counted(served: RunningGatewa
         f"POST {ROOT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.token}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=120) as connection:
         connection.sendall(head.encode())
         for _ in range(17):
             connection.sendall(chunk)
@@ -209,7 +209,7 @@ def test_a_client_that_hangs_up_in_any_phase_leaves_nothing(served: RunningGatew
         f"PUT {ROOT}/{made}/files?path=/tmp HTTP/1.1\r\n{auth}Content-Length: 100000\r\n\r\nabc",
     ]
     for text in requests:
-        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=120) as connection:
             connection.sendall(text.encode())
             time.sleep(0.2)  # so that the request is really under way
     served.until(lambda: _processes(served, "sleep 611") == 0)

@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from .conftest import RunningGateway
+from .conftest import PATIENCE, RunningGateway
 
 ROOT = "/api/v1/sandboxes"
 
@@ -25,7 +25,7 @@ class Reading:
     """An answer that is read piece by piece."""
 
     def __init__(self, gateway: RunningGateway, path: str, **headers: str) -> None:
-        self.connection = HTTPConnection("127.0.0.1", gateway.port, timeout=20)
+        self.connection = HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
         self.connection.request("GET", path, headers={"Authorization": f"Bearer {gateway.token}", **headers})
         self.answer: HTTPResponse = self.connection.getresponse()
         assert self.answer.status == 200, self.answer.read()
@@ -73,7 +73,7 @@ def hear(conversation: ClientConnection) -> tuple[bytes, bytes, dict[str, Any]]:
     """Everything until the end: output, errors, how it ended."""
     found = {1: b"", 2: b""}
     while True:
-        frame = conversation.recv(timeout=20)
+        frame = conversation.recv(timeout=PATIENCE)
         assert isinstance(frame, bytes)
         if frame[0] == 3:
             return found[1], found[2], json.loads(frame[1:])
@@ -176,7 +176,7 @@ def test_a_signal_and_a_size_reach_the_process(served: RunningGateway, sandbox: 
     script = "trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.05; done"
     with talk(served, f"{ROOT}/{sandbox}/exec") as conversation:
         say(conversation, exec={"command": ["sh", "-c", script], "tty": True})
-        first = conversation.recv(timeout=20)
+        first = conversation.recv(timeout=PATIENCE)
         assert isinstance(first, bytes)
         assert b"ready" in first
         say(conversation, resize=[33, 44])
@@ -240,7 +240,7 @@ def test_a_frame_that_cannot_be_read_ends_the_conversation_with_the_reason(
         _, _, end = hear(conversation)
         assert end["error"]["status"] == 400
         with pytest.raises(ConnectionClosed) as caught:
-            conversation.recv(timeout=20)
+            conversation.recv(timeout=PATIENCE)
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1008
     served.until(lambda: not running(served, sandbox, "sleep 644"))

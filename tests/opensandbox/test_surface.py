@@ -146,7 +146,7 @@ def problem(name: str, module: ModuleType, answer: httpx.Response, status: int) 
 def call(base: str, headers: dict[str, str], name: str, module: ModuleType, args: dict[str, Any]) -> httpx.Response:
     words = module._get_kwargs(**args)
     words["headers"] = {**words.get("headers", {}), **headers}
-    with httpx.Client(base_url=base, timeout=30) as client:
+    with httpx.Client(base_url=base, timeout=120) as client:
         if name != "watch_metrics":
             return client.request(**words)
         with client.stream(**words) as stream:  # it does not end by itself

@@ -93,7 +93,7 @@ def test_who_hangs_up_in_any_phase_leaves_nothing(scene: Scene) -> None:
     ]
     for text in phases:
         for patience in (0.0, 0.15):  # at once, and when it is under way
-            with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", gateway.port), timeout=120) as connection:
                 connection.sendall(text)
                 time.sleep(patience)
     gateway.until(lambda: not running(f"sleep {MARK}"), 60)
@@ -120,7 +120,7 @@ def _left(scene: Scene) -> list[Any]:
 def test_a_hundred_broken_connections_leave_no_descriptor(scene: Scene) -> None:
     def some(count: int) -> None:
         for _ in range(count):
-            with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=120) as connection:
                 connection.sendall(whole("POST", f"{scene.execd}/command", scene.door, {"command": f"sleep {MARK}"}))
         scene.gateway.until(lambda: not running(f"sleep {MARK}"), 60)
 
@@ -133,7 +133,7 @@ def test_a_hundred_broken_connections_leave_no_descriptor(scene: Scene) -> None:
 
 def test_a_slow_reader_holds_the_command_back_and_not_the_gateway(scene: Scene) -> None:
     """A command that says much more than anybody reads: the gateway does not keep it in memory."""
-    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=120) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(whole("POST", f"{scene.execd}/command", scene.door, {"command": "yes | head -c 400000000"}))
         connection.recv(1000)
@@ -161,6 +161,6 @@ def test_a_monstrous_body_is_refused_in_the_form_of_the_api(scene: Scene, path: 
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(scene: Scene) -> None:
-    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=120) as connection:
         connection.sendall(head("POST", "/v1/sandboxes", {"Authorization": f"Bearer {scene.red}"}, 10**12))
         assert connection.recv(100).startswith(b"HTTP/1.1 413 ")

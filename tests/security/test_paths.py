@@ -54,7 +54,7 @@ def test_no_header_becomes_two(scene: Scene, header: str, value: bytes) -> None:
         + b": "
         + value
     )
-    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", scene.gateway.port), timeout=120) as connection:
         connection.sendall(text + b"\r\nConnection: close\r\n\r\n")
         answer = b""
         while piece := connection.recv(65536):

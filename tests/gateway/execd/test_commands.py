@@ -29,7 +29,7 @@ class Box:
         return self.gateway.ask(method, self.base + path, body, **options)
 
     def stream(self, path: str, body: Any) -> tuple[HTTPConnection, HTTPResponse]:
-        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=120)
         headers = {"Authorization": f"Bearer {self.gateway.token}", "Content-Type": "application/json"}
         connection.request("POST", self.base + path, json.dumps(body), headers)
         return connection, connection.getresponse()
@@ -311,7 +311,7 @@ def test_metrics_are_those_of_the_sandbox(box: Box) -> None:
     assert found[0].status == 200, found[0].body
     assert set(found[0].data) == {"cpu_count", "cpu_used_pct", "mem_total_mib", "mem_used_mib", "timestamp"}
     assert all(0 <= one.data["cpu_used_pct"] <= 100 for one in found)
-    connection = HTTPConnection("127.0.0.1", box.gateway.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", box.gateway.port, timeout=120)
     connection.request("GET", f"{box.base}/metrics/watch", headers={"Authorization": f"Bearer {box.gateway.token}"})
     answer = connection.getresponse()
     lines = [line for line in (answer.readline() for _ in range(4)) if line.strip()]

@@ -205,7 +205,7 @@ def test_http_passes_to_a_port_without_what_is_the_gateways(box: Box) -> None:
 
 def test_a_body_without_a_length_passes_in_pieces(box: Box) -> None:
     port = listen(box)
-    connection = http.client.HTTPConnection("127.0.0.1", box.gateway.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", box.gateway.port, timeout=120)
     headers = {"Authorization": f"Bearer {box.gateway.token}"}
     connection.request(
         "POST", box.path(port, "/count"), (b"x" * 100_000 for _ in range(50)), headers, encode_chunked=True

@@ -5,6 +5,7 @@ never meet. Everybody who needs a path asks here; nobody else reads these variab
 
     <state>/ledger.db             leases, queue, sandboxes, events
     <state>/sandboxes/<id>/       one folder per sandbox: shim socket, log, exit status
+    <state>/queue/<ticket>        one FIFO per process that waits for devices
     <state>/late-<uid>/           what an engine may still make for creators that were killed
     <state>/simulated.json        the simulated world, while one is switched on
     <config>/classes/*.yaml       further device classes
@@ -38,6 +39,10 @@ class Home(msgspec.Struct, frozen=True):
     @property
     def sandboxes(self) -> Path:
         return self.state / "sandboxes"
+
+    @property
+    def queue(self) -> Path:
+        return self.state / "queue"
 
     @property
     def simulated(self) -> Path:

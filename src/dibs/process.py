@@ -11,6 +11,7 @@ machine the same. That another boot of this host is over is made sure of by `led
 from __future__ import annotations
 
 import os
+import time
 from functools import lru_cache
 
 import msgspec
@@ -75,6 +76,11 @@ def known_as(name: str) -> None:
 
 def node_name() -> str:
     return _known_as[0] if _known_as else os.uname().nodename
+
+
+def boottime() -> float:
+    """Seconds since the machine was started. Nobody sets this clock, and it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def start_time(pid: int) -> int | None:

@@ -40,7 +40,7 @@ def test_a_queued_sandbox_is_served_once_and_leaves_the_queue(home: Home) -> Non
     with Ledger(home) as ledger:
         row = add(ledger, state="queued", tenant="blue")
         with ledger.writing():
-            ledger.enqueue(myself(), 0, "anna", b"{}", sandbox_id=row.id)
+            ledger.enqueue(myself(), 0, "anna", b"{}", sandbox_id=row.id, tenant="blue")
         assert [(ticket.sandbox_id, ticket.tenant) for ticket in ledger.tickets()] == [(row.id, "blue")]
         with ledger.writing():
             ledger.book_queued(row.id)

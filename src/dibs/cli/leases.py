@@ -37,29 +37,16 @@ def leases(output: str, everything: bool) -> None:
       dibs leases
       dibs leases --all -o json
     """
-    import msgspec
-
+    from dibs.cli.queue import queue_data, queue_table
     from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
-    from dibs.request.model import Request
 
     with open_service() as service:
         found = service.leases(all=everything)
         queue = service.queue()
-    requests = {ticket.id: msgspec.json.decode(ticket.request, type=Request) for ticket in queue}
     now = time.time()
     if output in ("json", "yaml"):
-        waiting = [
-            {
-                "ticket": ticket.id,
-                "place": place,
-                "user": ticket.username,
-                "request": requests[ticket.id].short(),
-                "since": ticket.created_at,
-            }
-            for place, ticket in enumerate(queue, start=1)
-        ]
-        show_data({"leases": found, "queue": waiting}, output)
+        show_data({"leases": found, "queue": queue_data(queue)}, output)
         return
     rows: list[list[Cell]] = [
         [
@@ -76,8 +63,4 @@ def leases(output: str, everything: bool) -> None:
     headers = ["LEASE", "STATE", "DEVICES", "SANDBOX", "USER", "AGE", *(["UUIDS"] if output == "wide" else [])]
     show(table(headers, rows, right=frozenset({"AGE"})) if rows else ["nothing is held"])
     if queue:
-        waiting_rows = [
-            [str(place), ticket.username, requests[ticket.id].flags(), show_duration(now - ticket.created_at)]
-            for place, ticket in enumerate(queue, start=1)
-        ]
-        show(["", *table(["PLACE", "USER", "WAITS FOR", "SINCE"], waiting_rows, right=frozenset({"PLACE", "SINCE"}))])
+        show(["", *queue_table(queue)])

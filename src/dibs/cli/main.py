@@ -21,6 +21,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "See": {
         "gpus": ("dibs.cli.gpus", "The GPUs of this host, and who holds them."),
         "leases": ("dibs.cli.leases", "What is held, and who waits for it."),
+        "queue": ("dibs.cli.queue", "Who waits; and how to take somebody out."),
         "explain": ("dibs.cli.explain", "What would happen to a request, and why. Creates nothing."),
         "receipt": ("dibs.cli.receipt", "The proof of what a sandbox was given."),
         "claims": ("dibs.cli.claims", "Device claims: check them, solve them, keep them."),

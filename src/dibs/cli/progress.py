@@ -21,8 +21,10 @@ class Progress:
         self._last = ""
 
     def waiting(self, news: WaitNews) -> None:
+        from dibs.backends.local.spawning import drop_early
         from dibs.request.durations import show_duration
 
+        drop_early()  # many may wait, and each would keep a second process
         if self._quiet:
             return
         text = f"dibs: number {news.place} of {news.length} in the queue; {news.waits_for}"

@@ -30,12 +30,27 @@ class Books:
 
     host: str
     _db: Database
+    _queue_moved = False
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One transaction around several verbs. Nobody else writes meanwhile; on an exception nothing has happened."""
+        """One transaction around several verbs. Nobody else writes meanwhile; on an exception nothing has happened.
+
+        If it freed something that others may wait for, the first ones in the queue are woken after its end.
+        """
+        self._queue_moved = False
         with self._db.write():
             yield
+        if self._queue_moved:
+            self._queue_moved = False
+            self._wake_first()
+
+    def _freed(self) -> None:
+        """Devices or a place in the queue have been given back in this transaction."""
+        self._queue_moved = True
+
+    def _wake_first(self) -> None:
+        """`tickets` knows who that is."""
 
     @contextmanager
     def _joined(self) -> Iterator[None]:

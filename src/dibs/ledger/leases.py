@@ -78,7 +78,7 @@ class Leases(Books):
         rows = self._db.rows(
             "SELECT l.*, s.name AS sandbox_name, s.username, s.tenant, s.backend"  # noqa: S608 - fixed text
             " FROM leases l JOIN sandboxes s ON s.id = l.sandbox_id"
-            f" WHERE {where} ORDER BY l.created_at, l.id",
+            f" WHERE {where} ORDER BY s.seq, l.id",
             host=self.host, sandbox=sandbox_id,
         )  # fmt: skip
         return [_lease(row) for row in rows]
@@ -120,6 +120,7 @@ class Leases(Books):
             self._db.execute("UPDATE lease_units SET live = 0 WHERE lease_id = :id", id=lease.id)
             self._db.execute("UPDATE lease_shares SET live = 0 WHERE lease_id = :id", id=lease.id)
             self._db.execute("UPDATE leases SET state = 'free', changed_at = :now WHERE id = :id", id=lease.id, now=now)
+            self._freed()
             self.note("lease.free", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(lease.devices))
 
     def _forget_leases(self, sandbox_id: SandboxId) -> None:

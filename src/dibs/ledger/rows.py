@@ -117,7 +117,11 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A place in the queue. With `sandbox_id` it is that of a queued sandbox, which outlives its owner."""
+    """A place in the queue. With `sandbox_id` it is that of a queued sandbox, which outlives its owner.
+
+    `deadline` and `called_at` are seconds of CLOCK_BOOTTIME in the boot `boot`: a clock that does not jump. `wake` is
+    the FIFO on which its owner listens. `called_at`: since when the owner has been called and has not answered.
+    """
 
     seq: int
     id: str
@@ -127,6 +131,19 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: float
     sandbox_id: str | None = None
     tenant: str = ""
+    uid: int = -1
+    boot: str = ""
+    deadline: float | None = None
+    wake: str = ""
+    called_at: float | None = None
+
+    def remaining(self, boot: str, now: float) -> float | None:
+        """Seconds until the deadline, at `now` in the boot `boot`; None if that is not known."""
+        return self.deadline - now if self.deadline is not None and self.boot == boot else None
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since its owner was called without an answer."""
+        return 0.0 if self.called_at is None else now - self.called_at
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):

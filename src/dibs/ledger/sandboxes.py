@@ -31,9 +31,10 @@ class Sandboxes(Leases, Tickets):
         """Enter a sandbox that is about to be created, or that waits for it. Its name must be free in its tenant."""
         added = self._db.execute(
             "INSERT INTO sandboxes (id, host, name, backend, state, uid, username, owner, spec, folder, simulated,"
-            " created_at, tenant, labels, annotations, pending, origin, expires_at) VALUES (:id, :host, :name,"
+            " created_at, tenant, labels, annotations, pending, origin, expires_at, seq) VALUES (:id, :host, :name,"
             " :backend, :state, :uid, :username, :owner, :spec, :folder, :simulated, :created_at, :tenant, :labels,"
-            " :annotations, :pending, :origin, :expires_at) ON CONFLICT DO NOTHING",
+            " :annotations, :pending, :origin, :expires_at,"
+            " (SELECT COALESCE(max(seq), 0) + 1 FROM sandboxes WHERE host = :host)) ON CONFLICT DO NOTHING",
             id=row.id,
             host=self.host,
             name=row.name,
@@ -217,7 +218,7 @@ class Sandboxes(Leases, Tickets):
         """Those of this host, oldest first. `tenant` None: everybody's."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
         rows = self._db.rows(
-            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY created_at, id",  # noqa: S608 - fixed text
+            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY seq",  # noqa: S608 - fixed text
             host=self.host, **values,
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
@@ -243,7 +244,7 @@ class Sandboxes(Leases, Tickets):
     ) -> tuple[list[SandboxRow], int]:
         """A part of those that pass the filters (all labels must be there), and how many pass."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
-        order = "created_at DESC, id DESC" if newest_first else "created_at, id"
+        order = "seq DESC" if newest_first else "seq"
         values["host"] = self.host
         if labels:
             return self._page_of_labelled(where, values, labels, order, offset, limit)
@@ -300,7 +301,7 @@ class Sandboxes(Leases, Tickets):
         if not rows:
             rows = self._db.rows(
                 f"SELECT * FROM sandboxes WHERE host = :host AND name = :ref{of}"  # noqa: S608 - fixed text
-                " ORDER BY ended_at IS NOT NULL, tenant <> '', created_at DESC LIMIT 2",
+                " ORDER BY ended_at IS NOT NULL, tenant <> '', seq DESC LIMIT 2",
                 **values,
             )
             if len(rows) == 2 and (rows[1]["ended_at"] is not None or not rows[0]["tenant"]):

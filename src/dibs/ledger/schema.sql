@@ -26,15 +26,18 @@ CREATE TABLE sandboxes (
     annotations TEXT NOT NULL DEFAULT '{}',
     pending     TEXT,
     origin      TEXT NOT NULL DEFAULT '',
-    expires_at  REAL
+    expires_at  REAL,
+    seq         INTEGER NOT NULL DEFAULT 0
 );
 
 -- A name is free again when its sandbox has ended. Tenants do not see each other, so their names do not meet either.
 CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, name) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
-CREATE INDEX sandboxes_by_creation ON sandboxes (host, created_at, id);
+-- The order of creation is `seq`: a clock may jump.
+CREATE INDEX sandboxes_by_creation ON sandboxes (host, seq);
+CREATE INDEX sandboxes_by_name ON sandboxes (host, name, seq);
 -- What lives is looked through at every start, whatever has ended is not.
-CREATE INDEX sandboxes_live ON sandboxes (host, created_at, id) WHERE ended_at IS NULL;
+CREATE INDEX sandboxes_live ON sandboxes (host, seq) WHERE ended_at IS NULL;
 
 CREATE TABLE leases (
     id          TEXT PRIMARY KEY,
@@ -86,6 +89,8 @@ CREATE TABLE taints (
     PRIMARY KEY (host, device_id, key, effect)
 );
 
+-- The queue, in the order of `seq`. `deadline` and `called_at` are seconds of CLOCK_BOOTTIME in the boot `boot`; `wake` is
+-- the FIFO on which the waiting process listens, and which has no reader once that process is gone.
 CREATE TABLE tickets (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
@@ -95,7 +100,12 @@ CREATE TABLE tickets (
     owner       TEXT NOT NULL,
     request     TEXT NOT NULL,
     created_at  REAL NOT NULL,
-    sandbox_id  TEXT
+    sandbox_id  TEXT,
+    tenant      TEXT NOT NULL DEFAULT '',
+    boot        TEXT NOT NULL DEFAULT '',
+    deadline    REAL,
+    wake        TEXT NOT NULL DEFAULT '',
+    called_at   REAL
 );
 
 CREATE INDEX tickets_by_sandbox ON tickets (sandbox_id);

@@ -19,6 +19,7 @@ from typing import Any
 from dibs.errors import Busy, StateError
 from dibs.home import Home, check_private, make_private
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
+from dibs.ledger.turns import Turns
 
 _TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
 
@@ -29,6 +30,7 @@ class SqliteDatabase:
     def __init__(self, home: Home) -> None:
         self.path = path = home.ledger
         self._turn = _TURNS.setdefault(str(path), _thread.allocate_lock())
+        self._processes = Turns(path.parent)
         with explained(path):
             make_private(path, home)  # SQLite gives the files beside it the same mode
             for beside in ("-wal", "-shm", "-journal"):
@@ -39,7 +41,7 @@ class SqliteDatabase:
             with explained(path):
                 self._prepare()
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
 
     def _prepare(self) -> None:
@@ -73,7 +75,8 @@ class SqliteDatabase:
     def write(self) -> Iterator[None]:
         """A write transaction: all of it or nothing, and nobody else writes meanwhile.
 
-        Threads of one process queue up at a lock of their own: SQLite only asks again after ever longer pauses.
+        Threads of one process queue up at a lock of their own, processes at one on the state folder (`turns`): SQLite
+        only asks again after ever longer pauses, so among many writers the unlucky ones would never get through.
         """
         if self._connection.in_transaction:
             with explained(self.path):
@@ -81,16 +84,21 @@ class SqliteDatabase:
         if not self._turn.acquire(timeout=PATIENCE):
             raise _translate(sqlite3.OperationalError("database is locked"), self.path)
         try:
-            with explained(self.path):
-                self._connection.execute("BEGIN IMMEDIATE")
+            if not self._processes.take(PATIENCE):
+                raise _translate(sqlite3.OperationalError("database is locked"), self.path)
             try:
-                yield
                 with explained(self.path):
-                    self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk may have rolled it back already
-                    self._connection.execute("ROLLBACK")
-                raise
+                    self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    with explained(self.path):
+                        self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:  # a full disk may have rolled it back already
+                        self._connection.execute("ROLLBACK")
+                    raise
+            finally:
+                self._processes.give()
         finally:
             self._turn.release()
 
@@ -114,6 +122,7 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._connection.close()
+        self._processes.close()
 
 
 @contextmanager

@@ -32,13 +32,21 @@ class Ledger(Sandboxes, Taints):
 
     def __init__(self, home: Home, url: str | None = None) -> None:
         self.home = home.make()
-        url = os.environ.get("DIBS_LEDGER", "") if url is None else url
-        self._db = _open(home, url)
-        try:
-            self.host = register(self._db, home, in_file=not url)
-        except BaseException:
-            self._db.close()
-            raise
+        self._url = os.environ.get("DIBS_LEDGER", "") if url is None else url
+        self._open_db: Database | None = None
+        self._db  # noqa: B018  # opened now, so that what is wrong is told now
+
+    @property
+    def _db(self) -> Database:  # type: ignore[override]  # elsewhere it is a plain attribute
+        if self._open_db is None:
+            database = _open(self.home, self._url)
+            try:
+                self.host = register(database, self.home, in_file=not self._url)
+            except BaseException:
+                database.close()
+                raise
+            self._open_db = database
+        return self._open_db
 
     def __enter__(self) -> Ledger:
         return self
@@ -47,7 +55,11 @@ class Ledger(Sandboxes, Taints):
         self.close()
 
     def close(self) -> None:
-        self._db.close()
+        if self._open_db is not None:
+            self._open_db.close()
+            self._open_db = None
+
+    rest = close  # nothing is kept open while somebody waits; the next verb opens it again
 
     def changes_by_others(self) -> int:
         return self._db.changes_by_others()

@@ -10,13 +10,23 @@ be served now, everything that could ever serve it is kept for it. A later reque
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dibs.devices.model import Device, Inventory
-from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Problem, Unhealthy, Unsupported
+from dibs.errors import (
+    Busy,
+    DibsError,
+    InvalidRequest,
+    NoMatch,
+    NotFound,
+    Problem,
+    QuotaExceeded,
+    Unhealthy,
+    Unsupported,
+)
 from dibs.ledger.rows import Holder, Share, Taint, unit_key
 from dibs.plan.explanation import Fate, Verdict, WishExplanation
 from dibs.plan.matching import assign, is_gpu, misfit
@@ -68,7 +78,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
     def to_error(self) -> DibsError:
         kinds: dict[str, type[DibsError]] = {
-            kind.__name__: kind for kind in (Busy, NoMatch, Unhealthy, NotFound, Unsupported, InvalidRequest)
+            kind.__name__: kind
+            for kind in (Busy, NoMatch, Unhealthy, NotFound, Unsupported, InvalidRequest, QuotaExceeded)
         }
         return kinds[self.error](self.problems)
 
@@ -81,23 +92,40 @@ def plan_devices(request: Request, world: World) -> DevicePlan | Refusal:
     return _decide(request, world, blocked)
 
 
+def servable(requests: Sequence[Request], world: World) -> list[int]:
+    """Which of those who wait could be served now, by their places in the queue, the first being 0."""
+    return [place for place, served in _in_turn(requests, world, {}) if served]
+
+
 def _taken_by_those_ahead(world: World) -> dict[str, str]:
-    """Device id → why it is not for us: somebody in front gets it, or waits for it."""
+    """Device id → why it is not for us: a request in front gets it, or waits for it."""
     blocked: dict[str, str] = {}
-    for place, other in enumerate(world.ahead, start=1):
-        decision = _decide(other, world, blocked)
+    for _ in _in_turn(world.ahead, world, blocked):
+        pass
+    return blocked
+
+
+def _in_turn(requests: Sequence[Request], world: World, blocked: dict[str, str]) -> Iterator[tuple[int, bool]]:
+    """Serve requests in thought, first come first: whether each gets its devices. What it gets or waits for is
+    `blocked` for those behind it. Ends when nothing is left."""
+    refused: set[int] = set()
+    for place, request in enumerate(requests):
+        if id(request) in refused:
+            continue  # the same as one in front of it, which waits for all that it could have
+        decision = _decide(request, world, blocked)
         if isinstance(decision, DevicePlan):
             ids: set[str] = {device.id for device in decision.devices}
         else:
             keep = (Fate.BUSY, Fate.EXTERNAL, Fate.FREE, Fate.QUEUED)
             ids = {v.device for wish in decision.wishes for v in wish.verdicts if v.fate in keep}
+            refused.add(id(request))
         units = {unit for d in world.inventory.devices if d.id in ids for unit in d.booked_units}
         for device in world.inventory.devices:
             if any(unit in units for unit in device.booked_units):
-                blocked.setdefault(device.id, f"number {place} in the queue waits for it ({other.flags()})")
+                blocked.setdefault(device.id, f"number {place + 1} in the queue waits for it ({request.flags()})")
+        yield place, isinstance(decision, DevicePlan)
         if len(blocked) == len(world.inventory.devices):
-            break
-    return blocked
+            return
 
 
 class _Reading(msgspec.Struct):

@@ -100,6 +100,14 @@ class RemoteWorkloads:
     def queue(self) -> list[Ticket]:
         return [ticket_row(one) for one in self._line.ask(wd.Queue, "GET", "/queue").tickets]
 
+    def remove_ticket(self, ticket: str) -> Ticket:
+        if _REFERENCE.fullmatch(ticket) is None:
+            raise NotFound(
+                "nobody waits with this ticket", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
+                remedy="`dibs queue` shows who waits",
+            )  # fmt: skip
+        return ticket_row(self._line.ask(wd.Ticket, "DELETE", f"/queue/{ticket}"))
+
     def events(self, reference: str | None = None) -> list[Event]:
         if reference is None:
             return self._all_events()

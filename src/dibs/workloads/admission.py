@@ -35,11 +35,9 @@ from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.request.durations import show_duration
-from dibs.request.model import ALL
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation, Order, Pending, ledger_away
 from dibs.workloads.explain import backend_problems, choose
-from dibs.workloads.quotas import check_quota
 from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
@@ -82,7 +80,7 @@ def _admit(asking: Asking) -> Admitted:
     checked = _check(asking)
     if isinstance(checked, Admitted):
         return checked
-    creation = Creation(asking.workloads.home, asking.workloads.ledger)
+    creation = _creation(asking.workloads)
     inventory = asking.workloads.inventory()
     with creation.booking():
         return _book(creation, checked, _enter(creation, checked, inventory))
@@ -129,6 +127,10 @@ def rehearse(workloads: Workloads) -> None:
         creation.prepare(order, decision, inventory)
 
 
+def _creation(workloads: Workloads) -> Creation:
+    return Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
+
+
 def _alone(asking: Asking) -> Admitted | Exception:
     try:
         return _admit(asking)
@@ -139,7 +141,7 @@ def _alone(asking: Asking) -> Admitted | Exception:
 def _book_all(orders: Mapping[int, _Checked]) -> dict[int, Admitted | Exception]:
     answers: dict[int, Admitted | Exception] = {}
     workloads = next(iter(orders.values())).asking.workloads
-    creation = Creation(workloads.home, workloads.ledger)
+    creation = _creation(workloads)
     inventory = workloads.inventory()
     with creation.booking():
         for number, checked in orders.items():
@@ -185,11 +187,7 @@ def _enter(creation: Creation, checked: _Checked, inventory: Inventory) -> Admit
         known = Idempotency(workloads.ledger).recall(who.tenant, asking.idempotency_key, checked.digest)
         if known is not None:
             return Admitted(workloads.sandbox(known), again=True)
-    decision = creation.plan(order, inventory, None)
-    quota = workloads.registry.settings.tenants.get(who.tenant)
-    if quota is not None:
-        gpus = least_gpus(spec) if isinstance(decision, Refusal) else len(decision.devices)
-        check_quota(workloads.ledger, who.tenant, quota, spec, gpus)
+    decision = creation.decide(order, inventory, None)
     if not isinstance(decision, Refusal):
         prepared = creation.prepare(order, decision, inventory)
         return Admitted(creation.enter(order, state="creating", simulated=prepared.simulated), (order, prepared))
@@ -208,12 +206,6 @@ def _book(creation: Creation, checked: _Checked, entered: Admitted) -> Admitted:
     if entered.work is None:
         return entered
     return msgspec.structs.replace(entered, devices=creation.lease(entered.work[1]))
-
-
-def least_gpus(spec: SandboxSpec) -> int:
-    """How many devices a request will have at the least, when it is served."""
-    counted = sum(1 if wish.count == ALL else int(wish.count) for wish in spec.resources.gpus)
-    return counted + len(spec.resources.devices)
 
 
 def check_reach(workloads: Workloads, spec: SandboxSpec) -> None:
@@ -260,7 +252,7 @@ def waiting_for(workloads: Workloads, row: SandboxRow) -> dict[str, Any]:
     order = Order(
         spec=pending.spec, backend=workloads.backend_of(row), sandbox_id=row.id, who=workloads.identity, origin=GATEWAY
     )
-    decision = Creation(workloads.home, ledger).plan(order, workloads.inventory(), mine.id)
+    decision = _creation(workloads).decide(order, workloads.inventory(), mine.id, waits=True)
     if isinstance(decision, Refusal):
         waits_for = decision.waits_for
     else:

@@ -13,7 +13,7 @@ A crash between any two lines leaves a booking that reconciliation proves void, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -21,18 +21,21 @@ import msgspec
 
 from dibs.backends.port import Backend, Exit, Expectation, Handle, Observation, Phase, Session
 from dibs.devices.model import Device, Inventory
-from dibs.errors import BackendUnavailable, Conflict, DeliveryMismatch, DibsError, StateError
+from dibs.errors import BackendUnavailable, Conflict, DeliveryMismatch, DibsError, QuotaExceeded, StateError
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, encode
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, Ticket, encode
 from dibs.ledger.store import Ledger
-from dibs.plan.planner import DevicePlan, Refusal, plan_devices
+from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
 from dibs.plan.quick import Free
 from dibs.process import myself
 from dibs.request.spec import SandboxSpec
+from dibs.settings import Quota
 from dibs.workloads.identity import Identity
+from dibs.workloads.queue import in_front, request_of
+from dibs.workloads.quotas import Holding, held_by, least_gpus, over_quota
 from dibs.workloads.receipt import HIDDEN, differences, write_receipt
 from dibs.workloads.rendering import Prepared, prepare
-from dibs.workloads.world import in_front, world_of
+from dibs.workloads.world import world_of
 
 _ENDING = 1.0  # seconds in which a process that is ending has ended
 
@@ -61,9 +64,11 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
 class Creation:
     """The steps, on one open ledger."""
 
-    def __init__(self, home: Home, ledger: Ledger) -> None:
+    def __init__(self, home: Home, ledger: Ledger, tenants: Mapping[str, Quota] | None = None) -> None:
+        """`tenants`: what each may hold at once."""
         self._home = home
         self._ledger = ledger
+        self._tenants = tenants or {}
         self._booking = False
         self._free: Free | None = None  # of one `booking`
 
@@ -79,19 +84,70 @@ class Creation:
             finally:
                 self._booking, self._free = False, None
 
+    def decide(
+        self, order: Order, inventory: Inventory, ticket: str | None, *, waits: bool = False
+    ) -> DevicePlan | Refusal:
+        """Whether it can be booked now: the devices are there, and its tenant may hold them. Everything that books goes
+        through here, in the transaction of the booking.
+
+        Raises QuotaExceeded; but what `waits` already goes on waiting until its tenant has given something back.
+        """
+        decision = self.plan(order, inventory, ticket)
+        refused = isinstance(decision, Refusal)
+        quota = self._tenants.get(order.who.tenant)
+        if quota is None or (waits and refused):
+            return decision
+        wants = order.spec.resources
+        gpus = least_gpus(wants) if isinstance(decision, Refusal) else len(decision.devices)
+        has = held_by(self._ledger, order.who.tenant, but=order.sandbox_id)
+        problems = over_quota(has, order.who.tenant, quota, wants, gpus)
+        if not problems:
+            return decision
+        if not waits:
+            raise QuotaExceeded(problems)
+        ever = not over_quota(Holding(), order.who.tenant, quota, wants, gpus)
+        words = "; ".join(f"{problem.reason} ({problem.field})" for problem in problems)
+        return Refusal(tuple(problems), (), "QuotaExceeded", waitable=ever, waits_for=words)
+
+    def next_in_queue(self, who: Identity, inventory: Inventory) -> list[Ticket]:
+        """Those who wait and could be served now, first come first."""
+        world = world_of(self._home, self._ledger, inventory, who, ahead="")
+        waiting = in_front(self._ledger.tickets(), None, self._held_back())
+        return [waiting[place] for place in servable([request_of(one.request) for one in waiting], world)]
+
+    def _held_back(self) -> Callable[[Ticket], bool] | None:
+        """Whether a tenant's quota keeps one who waits from being served now; then it holds up nobody else."""
+        if not self._tenants:
+            return None
+        holdings: dict[str, Holding] = {}
+
+        def over(ticket: Ticket) -> bool:
+            quota = self._tenants.get(ticket.tenant)
+            if quota is None:
+                return False
+            if ticket.tenant not in holdings:
+                holdings[ticket.tenant] = held_by(self._ledger, ticket.tenant)
+            wants, has = request_of(ticket.request), holdings[ticket.tenant]
+            if ticket.sandbox_id is not None:
+                has = has.without(wants)
+            return bool(over_quota(has, ticket.tenant, quota, wants, least_gpus(wants)))
+
+        return over
+
     def plan(self, order: Order, inventory: Inventory, ticket: str | None) -> DevicePlan | Refusal:
         """`ticket`: our place in the queue, if we wait there. In one `booking` it is always the same inventory."""
         if order.spec.resources.wants_devices:
             free = self._free or self._plainly_free(inventory, ticket)
             if free is not None and (devices := free.first(order.spec.resources)) is not None:
                 return DevicePlan(devices)
-        world = world_of(self._home, self._ledger, inventory, order.who, ahead=ticket)
+        held_back = self._held_back()
+        world = world_of(self._home, self._ledger, inventory, order.who, ahead=ticket, held_back=held_back)
         return plan_devices(order.spec.resources, world)
 
     def _plainly_free(self, inventory: Inventory, ticket: str | None) -> Free | None:
         """What the short way chooses from, where nobody waits in front, and nothing is shared or tainted."""
         ledger = self._ledger
-        if in_front(ledger.tickets(), ticket) or ledger.any_shares() or ledger.taints():
+        if in_front(ledger.tickets(), ticket, self._held_back()) or ledger.any_shares() or ledger.taints():
             return None
         free = Free(inventory, ledger.held_units())
         if self._booking:
@@ -146,7 +202,10 @@ class Creation:
         """Enter a sandbox that waits, and its place in the queue; part of the caller's transaction."""
         row = self.enter(order, state="queued")
         request = encode(order.spec.resources).encode()
-        self._ledger.enqueue(myself(), order.who.uid, order.who.name, request, sandbox_id=order.sandbox_id)
+        self._ledger.enqueue(
+            myself(), order.who.uid, order.who.name, request, sandbox_id=order.sandbox_id, tenant=order.who.tenant,
+            wait_seconds=order.spec.wait_seconds,
+        )  # fmt: skip
         self._free = None  # whoever comes next waits behind it
         return row
 

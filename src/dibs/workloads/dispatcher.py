@@ -23,7 +23,7 @@ from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
-from dibs.process import absent, myself
+from dibs.process import absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.creation import Creation, Order, Pending, ledger_away, withdraw
@@ -238,7 +238,11 @@ class Dispatcher:
         mine = [ticket for ticket in ledger.tickets() if ticket.sandbox_id is not None and ticket.owner == myself()]
         if not mine:
             return
-        creation = Creation(workloads.home, ledger)
+        if any(ticket.called_at is not None for ticket in mine):
+            with ledger.writing():
+                for ticket in mine:
+                    ledger.answer(ticket.id)
+        creation = Creation(workloads.home, ledger, workloads.registry.settings.tenants)
         inventory = workloads.inventory()
         for ticket in mine[:_SERVED_AT_ONCE]:
             row = _row_of(workloads, ticket)
@@ -251,7 +255,7 @@ class Dispatcher:
             except BackendUnavailable as error:
                 if ledger_away(error):
                     raise
-                work, late = None, _late(order, row, error.problems[0].reason)  # the engine may come back in time
+                work, late = None, _late(order, ticket, error.problems[0].reason)  # the engine may come back in time
             except (InvalidRequest, Unsupported) as error:  # of its image: those behind it must not wait for that
                 work, late = None, f"{error.code}: {error}"
             if work is not None:
@@ -268,9 +272,11 @@ class Dispatcher:
             row = _row_of(workloads, ticket)
             if row is None:
                 return None, ""
-            decision = creation.plan(order, inventory, ticket.id)
+            decision = creation.decide(order, inventory, ticket.id, waits=True)
             if isinstance(decision, Refusal):
-                return None, _hopeless(decision) or _late(order, row, decision.waits_for)
+                return None, _hopeless(decision) or _late(order, ticket, decision.waits_for)
+            if late := _late(order, ticket, "its turn, which came too late"):
+                return None, late
             try:
                 prepared = creation.prepare(order, decision, inventory)
                 ledger.book_queued(row.id)
@@ -352,12 +358,13 @@ def _hopeless(refusal: Refusal) -> str:
     return "" if refusal.waitable else "\n".join(str(problem) for problem in refusal.problems)
 
 
-def _late(order: Order, row: SandboxRow, waits_for: str) -> str:
+def _late(order: Order, ticket: Ticket, waits_for: str) -> str:
     """Why it need not wait any longer; empty if it may."""
     limit = order.spec.wait_seconds or 0.0
-    if time.time() - row.created_at < limit:
-        return ""
-    return f"not served within {show_duration(limit)}, waiting for: {waits_for}"
+    remaining = ticket.remaining(boot_id(), boottime())
+    if remaining is None:  # it has waited since before the machine was restarted: only the wall clock knows how long
+        remaining = ticket.created_at + limit - time.time()
+    return "" if remaining > 0 else f"not served within {show_duration(limit)}, waiting for: {waits_for}"
 
 
 def _gave_up(row: SandboxRow, reason: str) -> Timeout:

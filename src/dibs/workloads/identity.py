@@ -10,7 +10,7 @@ import os
 
 import msgspec
 
-from dibs.ledger.rows import SandboxRow
+from dibs.ledger.rows import SandboxRow, Ticket
 from dibs.process import username
 
 SCOPES = ("sandboxes:read", "sandboxes:write", "devices:write", "admin")
@@ -31,7 +31,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def sees(self, tenant: str) -> bool:
         return self.sees_all or self.tenant == tenant
 
-    def touches(self, row: SandboxRow) -> bool:
+    def touches(self, row: SandboxRow | Ticket) -> bool:
         """Within a tenant everybody may; on the host itself only whoever made it."""
         return self.owns_all or (self.sees(row.tenant) and (self.tenant != HOST or self.uid == row.uid))
 

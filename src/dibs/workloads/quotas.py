@@ -1,14 +1,18 @@
-"""What a tenant may hold at once. Counted from the ledger inside the transaction that books, so that it cannot be
-overdrawn by two requests at the same time.
+"""What a tenant may hold at once. `creation` counts it from the ledger inside the transaction that books, so that it
+cannot be overdrawn by two requests at the same time, nor by one that has waited.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
-from dibs.errors import Problem, QuotaExceeded
+from dibs.errors import Problem
 from dibs.ledger.store import Ledger
 from dibs.quantity import NANO, Quantity
+from dibs.request.model import ALL, Request
 from dibs.request.spec import SandboxSpec
 from dibs.settings import Quota
 
@@ -21,21 +25,30 @@ class Holding(msgspec.Struct):
     memory_bytes: int = 0
     gpus: int = 0
 
+    def without(self, queued: Request) -> Holding:
+        """The same, apart from one sandbox that is queued."""
+        cpu, memory = queued.cpu_millis or 0, queued.memory_bytes or 0
+        return Holding(self.sandboxes - 1, self.cpu_millis - cpu, self.memory_bytes - memory, self.gpus)
 
-def held_by(ledger: Ledger, tenant: str) -> Holding:
+
+def held_by(ledger: Ledger, tenant: str, *, but: str | None = None) -> Holding:
+    """`but`: a sandbox that is not counted, because it is the one in question."""
     holding = Holding()
     for row in ledger.sandboxes(live_only=True, tenant=tenant):
+        if row.id == but:
+            continue
         request = msgspec.json.decode(row.spec, type=SandboxSpec).resources
         holding.sandboxes += 1
         holding.cpu_millis += request.cpu_millis or 0
         holding.memory_bytes += request.memory_bytes or 0
-    holding.gpus = sum(len(lease.devices) for lease in ledger.leases() if lease.tenant == tenant)
+    holding.gpus = sum(
+        len(lease.devices) for lease in ledger.leases() if lease.tenant == tenant and lease.sandbox_id != but
+    )
     return holding
 
 
-def check_quota(ledger: Ledger, tenant: str, quota: Quota, spec: SandboxSpec, gpus: int) -> None:
-    """Raises QuotaExceeded with everything that would be too much. `gpus`: how many it would get now."""
-    has, wants = held_by(ledger, tenant), spec.resources
+def over_quota(has: Holding, tenant: str, quota: Quota, wants: Request, gpus: int) -> list[Problem]:
+    """Everything that would be too much for a tenant who `has` something. `gpus`: how many it would get now."""
     rows = (
         ("sandboxes", quota.sandboxes, has.sandboxes, 1, str),
         ("cpu", quota.cpu_millis, has.cpu_millis, wants.cpu_millis, _processors),
@@ -53,8 +66,23 @@ def check_quota(ledger: Ledger, tenant: str, quota: Quota, spec: SandboxSpec, gp
             reason = f"the tenant {tenant!r} holds {show(held)} of {show(limit)}"
             remedy = "end something first, or ask for less"
             problems.append(Problem("QUOTA_EXCEEDED", field, show(wanted), reason, remedy))
-    if problems:
-        raise QuotaExceeded(problems)
+    return problems
+
+
+def least_gpus(request: Request) -> int:
+    """How many devices a request will have at the least, when it is served."""
+    if request.claim is not None:
+        return sum(_least(one) for one in request.claim["devices"]["requests"])
+    return sum(1 if wish.count == ALL else int(wish.count) for wish in request.gpus) + len(request.devices)
+
+
+def _least(request: Mapping[str, Any]) -> int:
+    """Of one request of a claim: of several that it may be served by, the one that takes least."""
+    alternatives = request.get("firstAvailable")
+    if alternatives:
+        return min(_least(one) for one in alternatives)
+    exact = request.get("exactly") or request
+    return 1 if exact.get("allocationMode") == "All" else int(exact.get("count") or 1)
 
 
 def _processors(millis: int) -> str:

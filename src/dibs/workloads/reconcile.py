@@ -22,6 +22,7 @@ from dibs.ledger.rows import SandboxRow, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
 from dibs.workloads import late
+from dibs.workloads.queue import drop_void
 from dibs.workloads.registry import Registry
 
 _HANDLE = msgspec.json.Decoder(Handle)
@@ -48,11 +49,7 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
             ended.append(row.id)
     if only is None:
         late.sweep(registry.home, registry)
-    gone = [ticket for ticket in ledger.tickets() if ticket.sandbox_id is None and absent(ticket.owner)]
-    if gone:
-        with ledger.writing():
-            for ticket in gone:
-                ledger.dequeue(ticket.id, "its owner is gone")
+    drop_void(ledger)
     return ended
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status, Usage
 from dibs.devices.model import Device, Inventory
+from dibs.doorbell import ring
 from dibs.errors import BackendUnavailable, Conflict, NotFound, Timeout
 from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket
@@ -147,6 +148,27 @@ class Workloads:
     def queue(self) -> list[Ticket]:
         return self.ledger.tickets()
 
+    def remove_ticket(self, ticket: str) -> Ticket:
+        """Take somebody out of the queue: whoever waits there is told so, a queued sandbox is removed."""
+        found = self.ledger.ticket(ticket)
+        if found is None or not self.identity.sees(found.tenant):
+            raise NotFound(
+                "nobody waits with this ticket", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
+                remedy="`dibs queue` shows who waits",
+            )  # fmt: skip
+        if found.sandbox_id is not None:
+            self.remove(found.sandbox_id)
+            return found
+        if not self.identity.touches(found):
+            raise Conflict(
+                f"it belongs to {found.username}", field="ticket", value=ticket, code="NOT_YOURS",
+                remedy=f"ask {found.username}, or root",
+            )  # fmt: skip
+        with self.ledger.writing():
+            self.ledger.dequeue(ticket, f"removed by {self.identity.name}")
+        ring(found.wake)
+        return found
+
     def events(self, reference: str | None = None) -> list[Event]:
         return self.ledger.events(sandbox_id=self.sandbox(reference).id if reference else None)
 
@@ -203,36 +225,40 @@ class Workloads:
         on_note: Callable[[str], None] | None,
     ) -> tuple[SandboxId, Session | None]:
         backend, spec = choose(spec, self.registry, self.identity.uid)
-        creation = Creation(self.home, self.ledger)
+        creation = Creation(self.home, self.ledger, self.registry.settings.tenants)
         order = Order(
             spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=self.identity, base_env=base_env,
             foreground=foreground,
         )  # fmt: skip
-        prepared = self._reserve(creation, order, on_wait)
+        prepared = self.reserve(creation, order, Waiting(self.ledger, self.registry, spec, order.who, on_wait))
         for note in prepared.notes:
             if on_note is not None:
                 on_note(note)
         return order.sandbox_id, creation.deliver(order, prepared)
 
-    def _reserve(self, creation: Creation, order: Order, on_wait: Callable[[WaitNews], None] | None) -> Prepared:
+    def reserve(self, creation: Creation, order: Order, waiter: Waiting) -> Prepared:
+        """Book what is ordered, now or when it is the waiter's turn; or raise with every reason."""
         spec = order.spec
         inventory, looked = self.inventory(), time.monotonic()
         fresh = True
-        with Waiting(self.ledger, self.registry, spec, on_wait) as waiting:
+        with waiter as waiting:
             while True:
                 try:
                     if fresh:
                         order.backend.acquaint(spec.image)
                     with self.ledger.writing():
-                        decision = creation.plan(order, inventory, waiting.ticket)
+                        waiting.accept()
+                        decision = creation.decide(order, inventory, waiting.ticket, waits=waiting.ticket is not None)
                         if fresh and not isinstance(decision, Refusal):
                             prepared = creation.prepare(order, decision, inventory)
                             creation.enter(order, state="creating", simulated=prepared.simulated)
                             creation.lease(prepared)
                             waiting.served()
                             return prepared
+                        if isinstance(decision, Refusal) and decision.waitable and spec.wait_seconds is not None:
+                            waiting.queue(creation, inventory)
                 except BackendUnavailable as error:
-                    if waiting.ticket is None or ledger_away(error):
+                    if spec.wait_seconds is None or not spec.resources.wants_devices or ledger_away(error):
                         raise
                     waiting.outlast(error)
                     inventory, looked, fresh = self.inventory(), time.monotonic(), True

@@ -22,8 +22,8 @@ from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
 from dibs.process import ProcessName, absent, node_name
-from dibs.request.model import Request
 from dibs.workloads.identity import Identity
+from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.registry import ENGINES, Registry
 
@@ -141,14 +141,23 @@ def _first_process(handle: Handle) -> ProcessName | None:
         )
 
 
-def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *, ahead: str | None) -> World:
-    """What a plan depends on. `ahead`: our own ticket; who came before it is served first."""
+def world_of(
+    home: Home,
+    ledger: Ledger,
+    inventory: Inventory,
+    who: Identity,
+    *,
+    ahead: str | None,
+    held_back: Callable[[Ticket], bool] | None = None,
+) -> World:
+    """What a plan depends on. `ahead`: our own ticket; who came before it is served first, apart from those that are
+    `held_back`."""
     whole, shares = _leased(ledger, who, simulated=inventory.simulated)
     names = {holder.lease_id: holder for holder in whole.values()}
     return World(
         inventory=inventory,
         holders={unit: names.get(holder.lease_id, _veiled(holder, who)) for unit, holder in ledger.holders().items()},
-        ahead=tuple(msgspec.json.decode(ticket.request, type=Request) for ticket in in_front(ledger.tickets(), ahead)),
+        ahead=tuple(request_of(ticket.request) for ticket in in_front(ledger.tickets(), ahead, held_back)),
         now=time.time(),
         leased=whole,
         shares=shares,
@@ -156,17 +165,6 @@ def world_of(home: Home, ledger: Ledger, inventory: Inventory, who: Identity, *,
         node=node_name(),
         classes=_classes(home),
     )
-
-
-def in_front(tickets: Sequence[Ticket], ahead: str | None) -> list[Ticket]:
-    """Those in front. A gateway's ticket keeps its place while the gateway is away, but holds nobody up meanwhile."""
-    found = []
-    for ticket in tickets:
-        if ticket.id == ahead:
-            break
-        if ticket.sandbox_id is None or not absent(ticket.owner):
-            found.append(ticket)
-    return found
 
 
 def _veiled(holder: Holder, who: Identity) -> Holder:

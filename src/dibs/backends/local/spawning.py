@@ -56,6 +56,15 @@ def start_early() -> None:
             return
 
 
+def drop_early() -> None:
+    """End the waiting shim: it will not be needed soon."""
+    if _waiting:
+        pid, connection = _waiting.pop()
+        os.close(connection)
+        os.kill(pid, 9)  # it has done nothing yet
+        os.waitpid(pid, 0)
+
+
 def take_early() -> tuple[int, int] | None:
     """The waiting shim, for whoever needs one now."""
     return _waiting.pop() if _waiting else None

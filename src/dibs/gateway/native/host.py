@@ -12,7 +12,7 @@ from dibs.backends.port import Capability
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.auth import require
 from dibs.gateway.native.common import Ask, NoQuery, gateway_of, query, reply
-from dibs.gateway.native.sandboxes import READ
+from dibs.gateway.native.sandboxes import READ, WRITE
 from dibs.gateway.native.views import device_view, lease_view, ticket_view
 from dibs.plan.explanation import Explanation
 from dibs.request import parse_request
@@ -96,6 +96,20 @@ async def queue(request: Ask) -> Response[bytes]:
     tickets = await gateway_of(request).pool.call_as(who, lambda w: w.ledger.tickets())
     shown = tuple(ticket_view(one, place) for place, one in enumerate(tickets, 1) if who.sees(one.tenant))
     return reply(wd.Queue(shown, len(tickets)))
+
+
+@delete("/api/v1/queue/{ticket:str}", status_code=200)
+async def remove_ticket(request: Ask) -> Response[bytes]:
+    """Take one out of the queue. Whoever waits there is told so; a queued sandbox is removed."""
+    who = require(request, WRITE)
+    query(request, NoQuery)
+    ticket = str(request.path_params["ticket"])
+
+    def remove(workloads: Workloads) -> wd.Ticket:
+        place, _ = workloads.ledger.place(ticket)
+        return ticket_view(workloads.remove_ticket(ticket), place)
+
+    return reply(await gateway_of(request).pool.call_as(who, remove))
 
 
 @post("/api/v1/explain", status_code=200)
@@ -234,6 +248,6 @@ def _unknown_claim(name: str) -> NotFound:
 
 
 HANDLERS = (
-    devices, taint, untaint, leases, queue, explain, capabilities, whoami, check_claim, solve_claim, list_claims,
-    show_claim, keep_claim, forget_claim,
+    devices, taint, untaint, leases, queue, remove_ticket, explain, capabilities, whoami, check_claim, solve_claim,
+    list_claims, show_claim, keep_claim, forget_claim,
 )  # fmt: skip

@@ -31,19 +31,16 @@ from dibs.gateway.native.views import one_sandbox
 from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxId, encode
+from dibs.ledger.rows import SandboxId
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
-from dibs.process import myself
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.wire import sandboxes as ws
 from dibs.wire.reading import read_object
-from dibs.workloads.admission import check_reach, least_gpus
+from dibs.workloads.admission import check_reach
 from dibs.workloads.creation import Creation, Order
 from dibs.workloads.explain import choose
 from dibs.workloads.identity import Identity
-from dibs.workloads.quotas import check_quota
-from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
 from dibs.workloads.waiting import Waiting, WaitNews
 
@@ -63,23 +60,22 @@ class Wish(msgspec.Struct, frozen=True):
 class CallersWaiting(Waiting):
     """A place in the queue in the caller's name. Given up when he hangs up."""
 
+    tell_often = True  # that is when it is noticed that he has hung up
+
     def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, gone: threading.Event) -> None:
-        super().__init__(workloads.ledger, workloads.registry, spec, self._news)
-        self._who = workloads.identity
-        self.send = tell
+        super().__init__(workloads.ledger, workloads.registry, spec, workloads.identity, self._pass_on)
+        self._send = tell
         self._gone = gone
 
-    def __enter__(self) -> CallersWaiting:
-        if self._spec.wait_seconds is not None and self._spec.resources.wants_devices:
-            with self._ledger.writing():
-                request = encode(self._spec.resources).encode()
-                self.ticket = self._ledger.enqueue(myself(), self._who.uid, self._who.name, request)
-        return self
-
-    def _news(self, news: WaitNews) -> None:
+    def wait(self, refusal: Refusal) -> bool:
         if self._gone.is_set():
             raise _hung_up()
-        self.send({"waiting": news})
+        return super().wait(refusal)
+
+    def _pass_on(self, news: WaitNews) -> None:
+        if self._gone.is_set():
+            raise _hung_up()
+        self._send({"waiting": news})
 
 
 def _hung_up() -> Conflict:
@@ -204,40 +200,15 @@ def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) ->
     """As `Workloads.create` and `launch`, within what the caller may have."""
     check_reach(workloads, wish.spec)
     backend, spec = choose(wish.spec, workloads.registry, workloads.identity.uid)
-    creation = Creation(workloads.home, workloads.ledger)
+    creation = Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=workloads.identity,
         base_env=wish.base_env, foreground=wish.foreground,
     )  # fmt: skip
-    prepared = _reserve(workloads, creation, order, tell, gone)
+    prepared = workloads.reserve(creation, order, CallersWaiting(workloads, spec, tell, gone))
     for note in prepared.notes:
         tell({"note": note})
     return order.sandbox_id, creation.deliver(order, prepared)
-
-
-def _reserve(workloads: Workloads, creation: Creation, order: Order, tell: Tell, gone: threading.Event) -> Prepared:
-    spec, ledger, tenant = order.spec, workloads.ledger, workloads.identity.tenant
-    quota = workloads.registry.settings.tenants.get(tenant)
-    inventory = workloads.inventory()
-    with CallersWaiting(workloads, spec, tell, gone) as waiting:
-        while True:
-            with ledger.writing():
-                decision = creation.plan(order, inventory, waiting.ticket)
-                if quota is not None:
-                    gpus = least_gpus(spec) if isinstance(decision, Refusal) else len(decision.devices)
-                    check_quota(ledger, tenant, quota, spec, gpus)
-                if not isinstance(decision, Refusal):
-                    prepared = creation.prepare(order, decision, inventory)
-                    creation.enter(order, state="creating", simulated=prepared.simulated)
-                    creation.lease(prepared)
-                    waiting.served()
-                    return prepared
-            if spec.wait_seconds is None or not decision.waitable:
-                raise decision.to_error()
-            if gone.is_set():
-                raise _hung_up()
-            waiting.wait(decision)
-            inventory = workloads.inventory()
 
 
 async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> bool:

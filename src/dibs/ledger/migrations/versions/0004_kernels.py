@@ -1,4 +1,5 @@
-"""Which kernels a ledger has been used on."""
+"""Which kernels a ledger has been used on; sandboxes in the order of their creation whatever the clock says; tickets
+with a deadline and a way to be called."""
 
 from alembic import op
 
@@ -22,6 +23,22 @@ CREATE TABLE kernels (
 );
 
 CREATE UNIQUE INDEX kernels_current ON kernels (host) WHERE ended_at IS NULL;
+
+ALTER TABLE sandboxes ADD COLUMN seq INTEGER NOT NULL DEFAULT 0;
+UPDATE sandboxes SET seq = ordered.n
+FROM (SELECT id, row_number() OVER (ORDER BY created_at, id) AS n FROM sandboxes) AS ordered
+WHERE ordered.id = sandboxes.id;
+DROP INDEX sandboxes_by_creation;
+DROP INDEX sandboxes_live;
+CREATE INDEX sandboxes_by_creation ON sandboxes (host, seq);
+CREATE INDEX sandboxes_by_name ON sandboxes (host, name, seq);
+CREATE INDEX sandboxes_live ON sandboxes (host, seq) WHERE ended_at IS NULL;
+ALTER TABLE tickets ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE tickets ADD COLUMN boot TEXT NOT NULL DEFAULT '';
+ALTER TABLE tickets ADD COLUMN deadline REAL;
+ALTER TABLE tickets ADD COLUMN wake TEXT NOT NULL DEFAULT '';
+ALTER TABLE tickets ADD COLUMN called_at REAL;
+UPDATE tickets SET tenant = sandboxes.tenant FROM sandboxes WHERE sandboxes.id = tickets.sandbox_id;
 """
 
 

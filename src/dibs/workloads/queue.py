@@ -1,0 +1,110 @@
+"""The rules of the queue: which tickets count, which are passed over, which are void.
+
+`world` and `creation` ask what is in front, `waiting` what could be served, `reconcile` what to drop. A ticket is void
+when its deadline has passed, or when its process is proved gone, in whatever pid namespace it ran: its doorbell has no
+reader any more. It is passed over, and kept, while its process does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+
+import msgspec
+
+from dibs.doorbell import ring
+from dibs.ledger.rows import Ticket
+from dibs.ledger.store import Ledger
+from dibs.ledger.tickets import ANSWER
+from dibs.process import ProcessName, absent, boot_id, boottime
+from dibs.request.model import Request
+
+_STRAY = 60.0  # seconds after which a doorbell without a ticket belongs to nobody
+
+
+@lru_cache(maxsize=4096)
+def request_of(data: bytes) -> Request:
+    """What a ticket waits for. Equal ones are one object, so that the planner looks at each only once."""
+    return msgspec.json.decode(data, type=Request)
+
+
+def in_front(
+    tickets: Sequence[Ticket], ahead: str | None, held_back: Callable[[Ticket], bool] | None = None
+) -> list[Ticket]:
+    """Those that count in front of a ticket, or of whoever has none.
+
+    Whoever cannot accept anything now keeps its place, but holds up nobody meanwhile: a gateway that is away, a process
+    that was called and does not answer (it was stopped), whoever's time is over, and what its tenant's quota does not
+    allow now (`held_back`).
+    """
+    found: list[Ticket] = []
+    now, boot = boottime(), boot_id()
+    away: dict[ProcessName, bool] = {}
+    for ticket in tickets:
+        if ticket.id == ahead:
+            break
+        if passed_over(ticket, boot, now) or (held_back is not None and held_back(ticket)):
+            continue
+        if ticket.sandbox_id is not None:
+            if ticket.owner not in away:
+                away[ticket.owner] = absent(ticket.owner)
+            if away[ticket.owner]:
+                continue
+        found.append(ticket)
+    return found
+
+
+def passed_over(ticket: Ticket, boot: str, now: float) -> bool:
+    """Whether it was called and did not answer, or its time is over."""
+    remaining = ticket.remaining(boot, now)
+    return ticket.silent_for(now) > ANSWER or (remaining is not None and remaining <= 0)
+
+
+def void(ticket: Ticket, boot: str, now: float) -> str:
+    """Why nobody will ever come back for the place of a process; empty if somebody may. A queued sandbox's is kept."""
+    if ticket.sandbox_id is not None:
+        return ""
+    remaining = ticket.remaining(boot, now)
+    if remaining is not None and remaining <= 0:
+        return "its time was over"
+    if (ticket.wake and ring(ticket.wake, quietly=True) is False) or absent(ticket.owner):
+        return "its owner is gone"
+    return ""
+
+
+def drop_void(ledger: Ledger) -> None:
+    """Give the places back that nobody will come back for, and clear away what is left of them."""
+    now, boot = boottime(), boot_id()
+    tickets = ledger.tickets()
+    gone = {ticket.id: why for ticket in tickets if (why := void(ticket, boot, now))}
+    if gone:
+        with ledger.writing():
+            for ticket, why in gone.items():
+                ledger.dequeue(ticket, why)
+    _clear_away(ledger, {ticket.id for ticket in tickets if ticket.id not in gone})
+
+
+def _clear_away(ledger: Ledger, waiting: set[str]) -> None:
+    """Doorbells of the dead. Those of the living are left alone: a ticket is written only after its bell is there."""
+    folder = ledger.home.queue
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in set(names) - waiting:
+        path = folder / name
+        with suppress(OSError):  # somebody else was faster, or it is another user's
+            found = path.lstat()
+            fresh = abs(time.time() - found.st_mtime) < _STRAY
+            if not fresh and stat.S_ISFIFO(found.st_mode) and ring(str(path), quietly=True) is False:
+                path.unlink()
+
+
+def first_processes(tickets: Sequence[Ticket]) -> list[str]:
+    """The tickets of the two processes that look after the queue for all that wait in processes of their own."""
+    now, boot = boottime(), boot_id()
+    return [one.id for one in tickets if one.wake and not passed_over(one, boot, now)][:2]

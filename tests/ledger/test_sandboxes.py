@@ -205,6 +205,16 @@ def test_a_name_that_was_used_before_is_the_live_one_or_the_newest(home: Home, t
         assert ledger.sandbox("train").id == ledger.sandbox("train", tenant=tenant).id == row.id
 
 
+def test_a_clock_that_is_set_back_does_not_bring_an_older_sandbox_of_a_name_back(home: Home) -> None:
+    with Ledger(home) as ledger:
+        for created_at in (2e9, 1e9):
+            row = add(ledger, "train", created_at=created_at)
+            with ledger.writing():
+                ledger.end(row.id, "exited", exit=None, reason="done")
+        assert ledger.sandbox("train").id == row.id
+        assert [one.id for one in ledger.page()[0]][0] == ledger.sandboxes()[-1].id == row.id
+
+
 def test_pages_are_whole_and_in_order(home: Home) -> None:
     with Ledger(home) as ledger:
         rows = [

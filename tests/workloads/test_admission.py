@@ -135,6 +135,51 @@ def test_a_quota_is_counted_where_it_is_booked(eight_gpus: Home) -> None:
         admit(tenant(service, "other"), parse_spec({"gpu": 4}))
 
 
+def test_a_quota_is_counted_again_when_a_queued_request_is_served(eight_gpus: Home) -> None:
+    settings = Settings(tenants={"acme": Quota(gpus=2)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        holder = service.create(parse_spec({"gpu": 8, "name": "holder"}))
+        acme, other = tenant(service, "acme"), tenant(service, "other")
+        first, second = (admit(acme, parse_spec({"gpu": 2, "wait": "1h"})).row.id for _ in range(2))
+        behind = admit(other, parse_spec({"gpu": 4, "wait": "1h"})).row.id
+        service.remove(holder.id, 0.0)
+        hands = Dispatcher(lambda: Workloads(eight_gpus, registry=Registry(eight_gpus, settings)))
+        hands.start()
+        try:
+            assert until(service, first, "running") == "running"
+            assert until(service, behind, "running") == "running"  # what waits for a quota holds up no other tenant
+            assert service.sandbox(second).state == "queued"
+            assert "'acme' holds 2 of 2 (gpu)" in waiting_for(acme, service.sandbox(second))["waits_for"]
+            service.remove(first, 0.0)
+            hands.nudge()
+            assert until(service, second, "running") == "running"
+        finally:
+            hands.stop()
+            for row in service.sandboxes():
+                service.remove(row.id, 0.0)
+
+
+def test_a_claim_that_waits_counts_for_what_it_would_hold(eight_gpus: Home) -> None:
+    settings = Settings(tenants={"acme": Quota(gpus=2)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        service.create(parse_spec({"gpu": 8, "name": "holder"}))
+        acme = tenant(service, "acme")
+        for requests, fits in (
+            ([{"name": "a", "exactly": {"deviceClassName": "gpu", "count": 3}}], False),
+            ([{"name": "a", "exactly": {"deviceClassName": "gpu", "count": 2}}], True),
+            ([{"name": n, "exactly": {"deviceClassName": "gpu"}} for n in ("a", "b", "c")], False),
+        ):
+            spec = parse_spec({"claim": {"devices": {"requests": requests}}, "wait": "1h"})
+            if fits:
+                assert admit(acme, spec).row.state == "queued"
+                continue
+            with pytest.raises(QuotaExceeded):
+                admit(acme, spec)
+        service.remove("holder", 0.0)
+        for row in service.sandboxes():
+            service.remove(row.id, 0.0)
+
+
 def test_a_tenant_learns_nothing_of_anothers_sandboxes(service: Workloads) -> None:
     hidden = admit(tenant(service, "acme"), parse_spec({"gpu": 8, "name": "project-x"})).row
     other = tenant(service, "other")

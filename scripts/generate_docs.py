@@ -159,7 +159,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "NOT_HELD": ("88", "the sandbox was started already, or by another process"),
     "NOT_OVER_A_GATEWAY": ("81", "the verb is about this machine, and a gateway is in use"),
     "NOT_RUNNING": ("88", "the sandbox has ended or is paused"),
-    "NOT_YOURS": ("88", "the sandbox or ticket belongs to another user of a shared ledger; only they and root may touch it"),
+    "NOT_YOURS": (
+        "88",
+        "it belongs to another user of a shared ledger; only that user and root may touch it",
+    ),
     "NO_CLAIM": ("80", "the files hold no claim to solve"),
     "NO_EXPIRY": ("88", "the end of a sandbox that has no time to live cannot be moved"),
     "NO_HOST_USER": ("80", "whoever asks the host service is no user of the host, so there is nobody to run it as"),

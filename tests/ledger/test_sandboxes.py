@@ -212,7 +212,7 @@ def test_a_clock_that_is_set_back_does_not_bring_an_older_sandbox_of_a_name_back
             with ledger.writing():
                 ledger.end(row.id, "exited", exit=None, reason="done")
         assert ledger.sandbox("train").id == row.id
-        assert [one.id for one in ledger.page()[0]][0] == ledger.sandboxes()[-1].id == row.id
+        assert ledger.page()[0][0].id == ledger.sandboxes()[-1].id == row.id
 
 
 def test_pages_are_whole_and_in_order(home: Home) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mutants.running import Bench, Outcome
-from mutants.sampling import Mutant, equivalents, sample, targets
+from mutants.sampling import Identity, Mutant, equivalents, sample, targets
 
 SEED = 1
 MINUTES = 45
@@ -95,7 +95,7 @@ def main() -> int:
     return report(work, known)
 
 
-def report(work: Work, known: dict[tuple[str, str, str, str], str]) -> int:
+def report(work: Work, known: dict[Identity, str]) -> int:
     survived = [one.mutant for one in work.outcomes if one.fate == "survived"]
     explained = [mutant for mutant in survived if mutant.identity in known]
     unexplained = [mutant for mutant in survived if mutant.identity not in known]

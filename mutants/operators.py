@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    """One fault. `before` and `after` are code; `where` is the enclosing class and function."""
+    """One fault. `before` and `after` are code, `text` the line that it begins on; `where` its function."""
 
     line: int
     where: str
+    text: str
     before: str
     after: str
     span: tuple[int, int]  # in the file's bytes
@@ -87,7 +88,8 @@ class _Finder:
         start = self.starts[node.lineno - 1] + node.col_offset
         end = self.starts[node.end_lineno - 1] + node.end_col_offset
         before = " ".join(self.source[start:end].decode().split())
-        return Mutation(node.lineno, ".".join(scope) or "(module)", before, after, (start, end))
+        text = self.source[self.starts[node.lineno - 1] : self.starts[node.lineno]].decode().strip()
+        return Mutation(node.lineno, ".".join(scope) or "(module)", text, before, after, (start, end))
 
 
 def _variants(node: ast.AST, *, in_function: bool) -> Iterator[str]:

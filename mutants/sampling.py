@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mutants.operators import Mutation, mutations
 
 HERE = Path(__file__).parent
+Identity = tuple[str, ...]  # module, function, line of code, before, after
 
 
 class Target(NamedTuple):
@@ -29,13 +30,14 @@ class Mutant(NamedTuple):
     mutation: Mutation
 
     def __str__(self) -> str:
-        _, _, before, after, _ = self.mutation
-        return f"{self.target.module}:{self.mutation.line}: {_short(before)} → {_short(after)}"
+        fault = self.mutation
+        return f"{self.target.module}:{fault.line}: {_short(fault.before)} → {_short(fault.after)}"
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
+    def identity(self) -> Identity:
         """What it is named by in equivalent.toml: no line numbers."""
-        return (self.target.module, self.mutation.where, self.mutation.before, self.mutation.after)
+        fault = self.mutation
+        return (self.target.module, fault.where, fault.text, fault.before, fault.after)
 
 
 def _short(code: str) -> str:
@@ -51,10 +53,11 @@ def targets(path: Path = HERE / "targets.toml") -> list[Target]:
     ]
 
 
-def equivalents(path: Path = HERE / "equivalent.toml") -> dict[tuple[str, str, str, str], str]:
+def equivalents(path: Path = HERE / "equivalent.toml") -> dict[Identity, str]:
     """Faults that change nothing that can be observed, and why."""
     entries = tomllib.loads(path.read_text()).get("mutant", [])
-    return {(one["module"], one["where"], one["before"], one["after"]): one["reason"] for one in entries}
+    names = ("module", "where", "line", "before", "after")
+    return {tuple(one[name] for name in names): one["reason"] for one in entries}
 
 
 def sample(root: Path, target: Target, seed: int) -> list[Mutant]:
@@ -62,7 +65,7 @@ def sample(root: Path, target: Target, seed: int) -> list[Mutant]:
     seen: dict[tuple[str, ...], int] = {}
 
     def rank(mutant: Mutant) -> str:
-        """The same text twice in one function: told apart by their order."""
+        """The same fault twice in one function: told apart by their order."""
         number = seen[mutant.identity] = seen.get(mutant.identity, -1) + 1
         return hashlib.sha256(repr((seed, mutant.identity, number)).encode()).hexdigest()
 

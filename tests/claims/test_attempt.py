@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.claims.worlds import DRIVER, HOST, JSON, allocator, claim, claims, device, exactly, resource_slice
 
-from dibs.claims.allocator import Allocator
+from dibs.claims.allocator import Allocator, Outcome
 from dibs.claims.attempt import Attempt, Budgets, Given
 from dibs.claims.constraints import DistinctAttribute, MatchAttribute
 from dibs.claims.failures import BadClaim
 from dibs.claims.features import Features
+from dibs.claims.nodes import Node
 from dibs.claims.wanted import Wanted, wanted_by
 
 POOL = {"name": "host", "generation": 1, "resourceSliceCount": 2}
@@ -31,12 +32,12 @@ def share(name: str, **fields: Any) -> JSON:
 
 
 DEVICES = [
-    device("plain", attributes={"root": "r0"}),
-    device("other", attributes={"root": "r1"}),
+    device("plain", attributes={"root": "r0", "slot": 0}),
+    device("other", attributes={"root": "r1", "slot": 1}),
     device("bare"),
     device("part-0", attributes={"root": "r0"}, consumesCounters=draws(2, "small")),
     device("part-1", attributes={"root": "r1"}, consumesCounters=draws(2, "small", "large")),
-    device("part-2", attributes={"root": "r0"}, consumesCounters=draws(3, "large")),
+    device("part-2", attributes={"root": "r0", "slot": 1}, consumesCounters=draws(3, "large")),
     device("alone", attributes={"root": "r1"}, consumesCounters=draws(1)),
     device("tainted", consumesCounters=draws(1, "small"), taints=[{"key": "hot", "effect": "NoSchedule"}]),
     share("shared", attributes={"root": "r0"}, consumesCounters=draws(2, "small")),
@@ -50,8 +51,10 @@ SLICES = [
 ]
 
 
-def constrained(kind: str) -> JSON:
-    return {} if not kind else {"constraints": [{kind: f"{DRIVER}/root"}]}
+def constrained(*kinds: str) -> JSON:
+    """Of one root, or all of different ones; the second kind is about another attribute, which fewer devices have."""
+    found = [{kind: f"{DRIVER}/{name}"} for kind, name in zip(kinds, ("root", "slot"), strict=False) if kind]
+    return {"constraints": found} if found else {}
 
 
 def begun(*asked: JSON) -> tuple[Attempt, list[Wanted]]:
@@ -91,12 +94,12 @@ moves = st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0
 
 
 @settings(max_examples=300)
-@given(kinds, kinds, moves)
+@given(kinds, kinds, kinds, moves)
 def test_what_is_refused_or_put_back_leaves_no_trace(
-    first: str, second: str, moved: list[tuple[int, int] | None]
+    first: str, also: str, second: str, moved: list[tuple[int, int] | None]
 ) -> None:
     attempt, wanted = begun(
-        claim(exactly("one"), exactly("all", None), name="a", **constrained(first)),
+        claim(exactly("one"), exactly("all", None), name="a", **constrained(first, also)),
         claim(
             exactly("two"), exactly("three", capacity={"requests": {"memory": "4"}}), name="b", **constrained(second)
         ),
@@ -137,6 +140,32 @@ def test_counters_are_given_back_when_a_constraint_is_not_met() -> None:
     for name in ("part-0", "part-1"):  # 4 of 6: as much as there is if nothing was lost on the way
         assert attempt.take(wanted[1], at[name]) is not None
     assert attempt.budget(attempt.pools[0].id).left == {("card", "slices"): 2 * 10**9}
+
+
+def test_a_constraint_that_was_met_is_taken_back_when_the_next_one_is_not() -> None:
+    attempt, wanted = begun(claim(exactly("two", 2), **constrained("distinctAttribute", "matchAttribute")))
+    at = names(attempt)
+    assert attempt.take(wanted[0], at["plain"]) is not None
+    before = state(attempt, wanted)
+    assert attempt.take(wanted[0], at["other"]) is None  # another root, as it must be, but also another slot
+    assert state(attempt, wanted) == before
+
+
+def test_a_device_without_node_operations_needs_the_gate_here_and_on_the_node() -> None:
+    slices = [resource_slice([device("a")], skipNodeOperations=["Prepare"])]
+    gate = "DRAOptionalNodeOperations"
+    ready = Node(HOST.name, HOST.labels, declared_features=frozenset({gate}))
+
+    def outcome(node: Node, features: Features) -> Outcome:
+        return allocator(slices, features=features).allocate(node, claims(claim(exactly())))
+
+    on, off = Features.everything(), Features.default()
+    assert gate not in off.gates
+    assert outcome(ready, on).results is not None
+    for node, features, words in ((HOST, on, "does not declare"), (ready, off, "is disabled")):
+        refused = outcome(node, features)
+        assert refused.results is None
+        assert words in str(refused.explanation)
 
 
 def test_a_further_share_draws_no_counters_and_the_last_one_gives_them_back() -> None:

@@ -23,6 +23,7 @@ from tests.claims.worlds import (
 )
 
 from dibs.claims.failures import BadClaim, Cancelled, GaveUp
+from dibs.claims.features import Features
 
 ROOT = f"{DRIVER}/root"
 MODEL = f'device.attributes["{DRIVER}"].model'
@@ -288,12 +289,22 @@ def test_all_ends_at_the_first_device_that_cannot_be_had() -> None:
     assert outcome.steps == 1
 
 
-def test_devices_without_the_attribute_are_passed_over_also_when_looking_ahead() -> None:
+@pytest.mark.parametrize("features", [Features.default(), Features.everything()], ids=["default", "everything"])
+def test_devices_without_the_attribute_are_passed_over_also_when_looking_ahead(features: Features) -> None:
     devices = [device("bare")] + [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
-    outcome = allocate([resource_slice(devices)], claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]))
-    assert given(outcome) == [["gpus:b", "gpus:c"]]
+    wanted = claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}])
+    assert given(allocate([resource_slice(devices)], wanted, features=features)) == [["gpus:b", "gpus:c"]]
 
 
 def test_a_search_that_placed_nothing_says_so() -> None:
     with pytest.raises(GaveUp, match="at most 0 devices were placed before request gpus"):
         allocator([resource_slice(gpus(8))]).allocate(HOST, claims(claim(exactly(count=8))), budget=0)
+
+
+def test_administrators_may_look_at_the_same_devices_also_when_looking_ahead() -> None:
+    devices = [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
+    both = [
+        claim(exactly(count=2, adminAccess=True), name=name, constraints=[{"matchAttribute": ROOT}])
+        for name in ("one", "two")
+    ]
+    assert given(allocate([resource_slice(devices)], *both)) == [["gpus:b", "gpus:c"]] * 2

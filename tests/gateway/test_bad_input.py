@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import time
@@ -197,7 +198,8 @@ def test_a_client_that_hangs_up_in_any_phase_leaves_nothing(served: RunningGatew
     made = served.ask("POST", ROOT, {"gpu": 1, "command": ["sleep", "600"]}).data["id"]
     served.sandbox(made, "running")
     auth = f"Host: x\r\nAuthorization: Bearer {served.token}\r\n"
-    body = json.dumps({"command": ["sleep", "611"]})
+    mark = f"611.{os.getpid()}"  # no other process sleeps so long
+    body = json.dumps({"command": ["sleep", mark]})
     requests = [
         "GET /api",
         f"POST {ROOT} HTTP/1.1\r\n{auth}Content-Length: 20\r\n\r\n{{",
@@ -212,7 +214,7 @@ def test_a_client_that_hangs_up_in_any_phase_leaves_nothing(served: RunningGatew
         with socket.create_connection(("127.0.0.1", served.port), timeout=120) as connection:
             connection.sendall(text.encode())
             time.sleep(0.2)  # so that the request is really under way
-    served.until(lambda: _processes(served, "sleep 611") == 0)
+    served.until(lambda: _processes(served, f"sleep {mark}") == 0)
     served.until(lambda: _threads(served, "dibs-long") == 0 or _busy_streams(served) == 0)
     assert served.ask("GET", f"{ROOT}/{made}").data["state"] == "running"
     served.ask("DELETE", f"{ROOT}/{made}?grace=0s")

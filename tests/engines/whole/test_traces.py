@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engines import installing
 from tests.engines.installing import CannotInstall
 from tests.engines.running import Engine
 from tests.engines.whole.house import House, until
@@ -32,9 +33,16 @@ def host() -> dict[str, str]:
         "nft": said("nft", "list", "ruleset"),
         "iptables": said("iptables-save"),
         "tables": "".join(path.read_text() for path in tables if path.exists()),
-        "mounts": "\n".join(line.split(" ", 2)[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": "\n".join(_mounts()),
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
     }
+
+
+def _mounts() -> list[str]:
+    """Those of engines of tests: others come and go on a machine."""
+    ours = (str(installing.cache()), "dibs-engines-")
+    lines = [line.split(" ", 2)[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [line for line in lines if any(one in line for one in ours)]
 
 
 def groups(container: str) -> list[str]:

@@ -119,6 +119,12 @@ def test_a_request_beyond_64_bits_aborts_instead_of_passing_over(asked: str) -> 
         consumption({"memory": capacity("4")}, {"memory": Quantity.parse("-1")}, fractional=False)
 
 
+def test_the_largest_amount_of_64_bits_can_be_asked_for() -> None:
+    most = str(2**63 - 1)
+    one = capacity(most, default="1", validRange={"min": "1", "step": "1"})
+    assert str(one.consumed_by(Quantity.parse(most), fractional=False)) == most
+
+
 def value(*members: Any) -> Value:
     return frozenset((type(member).__name__, member) for member in members)
 

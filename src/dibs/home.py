@@ -4,6 +4,7 @@
 never meet. Everybody who needs a path asks here; nobody else reads these variables.
 
     <state>/ledger.db             leases, queue, sandboxes, events
+    <state>/live/<id>             what the ledger must not forget of a live sandbox
     <state>/sandboxes/<id>/       one folder per sandbox: shim socket, log, exit status
     <state>/queue/<ticket>        one FIFO per process that waits for devices
     <state>/late-<uid>/           what an engine may still make for creators that were killed
@@ -61,6 +62,10 @@ class Home(msgspec.Struct, frozen=True):
     def file_mode(self) -> int:
         """The mode of every file that holds state: the owner's alone, the group's too where the home is the group's."""
         return 0o660 if self.shared else 0o600
+
+    def make_folder(self, folder: Path) -> None:
+        """A folder of the state, as private as the state itself."""
+        _make_folder(folder, self)
 
     def make(self) -> Home:
         """Create the folders, private to the user (to the group where the home is host-wide), or check that those that

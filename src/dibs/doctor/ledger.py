@@ -137,8 +137,8 @@ def soundness(home: Home) -> Finding:
         answers = [str(error)]
     if answers == ["ok"]:
         return Finding("ledger.sound", "ok", f"{home.ledger} is sound")
-    why = f"what runs now is unknown to a new ledger, so end all sandboxes first; SQLite says: {'; '.join(answers)}"
-    fix = f"mv {home.ledger} {home.ledger}.broken"
+    why = f"a new one is made, and what lives is entered in it; SQLite says: {'; '.join(answers)}"
+    fix = f"mkdir {home.state}/broken && mv {home.ledger}* {home.state}/broken"
     return Finding("ledger.sound", "fail", f"{home.ledger} is damaged or cannot be read", why, fix)
 
 

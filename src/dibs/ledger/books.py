@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dibs.errors import StateError
 from dibs.ledger.rows import Event
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Books:
     host: str
     _db: Database
     _queue_moved = False
+    _verified = False  # in the transaction that is open
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -40,7 +42,11 @@ class Books:
         """
         self._queue_moved = False
         with self._db.write():
-            yield
+            self._verified = False
+            try:
+                yield
+            finally:
+                self._verified = False
         if self._queue_moved:
             self._queue_moved = False
             self._wake_first()
@@ -60,6 +66,13 @@ class Books:
             return
         with self._db.write():
             yield
+
+    def _damaged(self, reason: str) -> StateError:
+        """A row that cannot be believed. Nothing is decided on it."""
+        return StateError(
+            f"the ledger is damaged: {reason}", field="ledger", code="LEDGER_CORRUPT",
+            remedy="move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it",
+        )  # fmt: skip
 
     def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
         """Write down what has happened. If it is about a sandbox, it is its tenant's to know, for ever."""

@@ -42,12 +42,12 @@ NETWORK = frozenset(
 )  # fmt: skip
 
 
-def register(database: Database, home: Home, *, in_file: bool) -> str:
-    """The name under which this host's rows are kept; says so to the ledger when it is new. Raises if another kernel
-    has that name, and is not proved to be an earlier boot of this one."""
+def register(database: Database, home: Home, *, in_file: bool) -> tuple[str, bool]:
+    """The name under which this host's rows are kept, and whether the ledger has learnt it just now. Raises if another
+    kernel has that name, and is not proved to be an earlier boot of this one."""
     host = _current(database, in_file)
     if host:
-        return host
+        return host, False
     seen = _Kernel.this(home, in_file)
     if in_file and seen.filesystem in NETWORK and not os.environ.get(FORCED):
         raise StateError(
@@ -59,7 +59,7 @@ def register(database: Database, home: Home, *, in_file: bool) -> str:
     with database.write():
         host = _current(database, in_file)  # another process may have been faster
         if host:
-            return host
+            return host, False
         before = _earlier(database, in_file)
         host = before.host if before is not None else _first_name(database, in_file)
         for boot in _unregistered(database, host) if before is None else [before.boot]:
@@ -70,7 +70,7 @@ def register(database: Database, home: Home, *, in_file: bool) -> str:
             seen = msgspec.structs.replace(seen, hostname=before.hostname)  # devices keep their names, and their taints
         _write(database, host, before, seen)
         known_as(seen.hostname)
-    return host
+    return host, True
 
 
 class _Kernel(msgspec.Struct, frozen=True):

@@ -24,6 +24,9 @@ _DEVICES = msgspec.json.Decoder(tuple[LeasedDevice, ...])
 class Leases(Books):
     def reserve(self, sandbox_id: SandboxId, devices: Sequence[LeasedDevice]) -> Lease:
         """Book the units of the devices. Raises Busy if any is booked: the unique index decides, not a look before."""
+        if not self._verified:
+            self.verify()
+            self._verified = True  # in this transaction nobody else changes anything
         now = time.time()
         lease = Lease(LeaseId(new_id("ls")), sandbox_id, "reserved", tuple(devices), now, now)
         self._db.execute(
@@ -38,12 +41,7 @@ class Leases(Books):
             if self.shares_of(device.id, simulated=device.simulated):
                 raise Busy("parts of the device are held by others", field="device", value=device.id)
             for unit in device.units:
-                booked = self._db.execute(
-                    "INSERT INTO lease_units (lease_id, host, unit_id, live) VALUES (:lease, :host, :unit, 1)"
-                    " ON CONFLICT DO NOTHING",
-                    lease=lease.id, host=self.host, unit=unit_key(unit, simulated=device.simulated),
-                )  # fmt: skip
-                if booked != 1:
+                if not self._book(lease.id, unit_key(unit, simulated=device.simulated)):
                     raise Busy("the device is held", field="device", value=device.id)
         self.note("lease.reserved", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(devices))
         return lease
@@ -81,7 +79,13 @@ class Leases(Books):
             f" WHERE {where} ORDER BY s.seq, l.id",
             host=self.host, sandbox=sandbox_id,
         )  # fmt: skip
-        return [_lease(row) for row in rows]
+        return [self._lease(row) for row in rows]
+
+    def _lease(self, row: Any) -> Lease:
+        return Lease(
+            row["id"], row["sandbox_id"], row["state"], self._devices(row), row["created_at"], row["changed_at"],
+            row["sandbox_name"], row["username"], row["tenant"], row["backend"],
+        )  # fmt: skip
 
     def holders(self) -> dict[str, Holder]:
         """Every booked unit of this host, and who has it. Keys are those of `unit_key`."""
@@ -114,8 +118,48 @@ class Leases(Books):
             if any(device.id == device_id for device in lease.devices):
                 self.note(kind, sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
 
+    def verify(self) -> None:
+        """What is booked must be what the live leases name: each is kept twice, and damage to one shows in the other.
+        Raises StateError: a decision on half of it could give a device away twice."""
+        claimed, booked = set(self._claims()), self.held_units()
+        if claimed != booked:
+            odd = sorted(claimed ^ booked)
+            raise self._damaged(f"leases and booked units do not agree on {', '.join(odd[:5])}")
+
+    def _claims(self) -> dict[str, LeaseId]:
+        """The units that live leases name."""
+        found = {}
+        for row in self._db.rows(
+            "SELECT id, devices FROM leases WHERE host = :host AND state <> 'free'", host=self.host
+        ):
+            for device in self._devices(row):
+                if device.share is None:
+                    found.update({unit_key(unit, simulated=device.simulated): row["id"] for unit in device.units})
+        return found
+
+    def _devices(self, row: Any) -> tuple[LeasedDevice, ...]:
+        try:
+            return _DEVICES.decode(row["devices"])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise self._damaged(f"lease {row['id']}: {error}") from error
+
+    def _book(self, lease_id: str, unit: str) -> bool:
+        """Book a unit, by its key. False if another lease has it: the unique index decides."""
+        return self._db.execute(
+            "INSERT INTO lease_units (lease_id, host, unit_id, live) VALUES (:lease, :host, :unit, 1)"
+            " ON CONFLICT DO NOTHING",
+            lease=lease_id, host=self.host, unit=unit,
+        ) == 1  # fmt: skip
+
     def _free(self, sandbox_id: SandboxId, now: float) -> None:
         """Give back all that a sandbox holds, whose absence is proved."""
+        self._free_leases(sandbox_id, now)
+        # A device that a forgotten sandbox has too is now its alone.
+        claims = self._claims()
+        for unit in claims.keys() - self.held_units():
+            self._book(claims[unit], unit)
+
+    def _free_leases(self, sandbox_id: SandboxId, now: float) -> None:
         for lease in self.leases(sandbox_id=sandbox_id, live_only=True):
             self._db.execute("UPDATE lease_units SET live = 0 WHERE lease_id = :id", id=lease.id)
             self._db.execute("UPDATE lease_shares SET live = 0 WHERE lease_id = :id", id=lease.id)
@@ -136,10 +180,3 @@ class Leases(Books):
 
 def _names(devices: Sequence[LeasedDevice]) -> str:
     return ", ".join(device.id for device in devices)
-
-
-def _lease(row: Any) -> Lease:
-    return Lease(
-        row["id"], row["sandbox_id"], row["state"], _DEVICES.decode(row["devices"]), row["created_at"],
-        row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
-    )  # fmt: skip

@@ -10,8 +10,9 @@ what it has read is the only one who may write. No fsync per commit: after a pow
 from __future__ import annotations
 
 import _thread
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,15 @@ class SqliteDatabase:
     """One connection. Not for sharing between threads."""
 
     def __init__(self, home: Home) -> None:
-        self.path = path = home.ledger
-        self._turn = _TURNS.setdefault(str(path), _thread.allocate_lock())
-        self._processes = Turns(path.parent)
+        self.path = home.ledger
+        self._home = home
+        self.on_replaced: Callable[[], None] | None = None
+        self._turn = _TURNS.setdefault(str(self.path), _thread.allocate_lock())
+        self._processes = Turns(self.path.parent)
+        self._open()
+
+    def _open(self) -> None:
+        path, home = self.path, self._home
         with explained(path):
             make_private(path, home)  # SQLite gives the files beside it the same mode
             for beside in ("-wal", "-shm", "-journal"):
@@ -39,10 +46,20 @@ class SqliteDatabase:
         self._connection.row_factory = sqlite3.Row
         try:
             with explained(path):
+                self._file = _identity(path)
                 self._prepare()
         except BaseException:
             self.close()
             raise
+
+    def _same_file(self) -> None:
+        """Whoever deletes or replaces the file leaves us with one that no other process sees: take the new one."""
+        if self._connection.in_transaction or _identity(self.path) == self._file:
+            return
+        self._connection.close()
+        self._open()
+        if self.on_replaced is not None:
+            self.on_replaced()
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA foreign_keys = ON")
@@ -78,6 +95,7 @@ class SqliteDatabase:
         Threads of one process queue up at a lock of their own, processes at one on the state folder (`turns`): SQLite
         only asks again after ever longer pauses, so among many writers the unlucky ones would never get through.
         """
+        self._same_file()
         if self._connection.in_transaction:
             with explained(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")  # one in another is a mistake of ours: it says so
@@ -90,6 +108,8 @@ class SqliteDatabase:
                 with explained(self.path):
                     self._connection.execute("BEGIN IMMEDIATE")
                 try:
+                    if _identity(self.path) != self._file:
+                        raise _translate(sqlite3.OperationalError("locked: the file is being replaced"), self.path)
                     yield
                     with explained(self.path):
                         self._connection.execute("COMMIT")
@@ -108,21 +128,32 @@ class SqliteDatabase:
 
     def execute(self, statement: str, **values: Any) -> int:
         """Run one statement; how many rows it changed."""
+        self._same_file()
         with explained(self.path):
             return self._connection.execute(statement, values).rowcount
 
     def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]:
+        self._same_file()
         with explained(self.path):
             return [dict(row) for row in self._connection.execute(statement, values)]
 
     def changes_by_others(self) -> int:
         """A number that differs when another process has committed something."""
+        self._same_file()
         with explained(self.path):
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         self._connection.close()
         self._processes.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 @contextmanager
@@ -149,9 +180,9 @@ _KNOWN = (
     ("is full", "DISK_FULL", "the disk is full", "free some space; nothing was changed"),
     ("disk I/O error", "LEDGER_IO_ERROR", "the disk failed", "check the disk; nothing was changed"),
     ("not a database", "LEDGER_CORRUPT", "the file is not a ledger",
-     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
+     "move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it"),
     ("malformed", "LEDGER_CORRUPT", "the ledger is damaged",
-     "end what still runs (`dibs doctor` says how), then move the file away; a new one is made"),
+     "move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it"),
     ("unable to open", "LEDGER_UNUSABLE", "the ledger cannot be opened",
      "check the permissions of the folder, or set DIBS_HOME to another one"),
 )  # fmt: skip

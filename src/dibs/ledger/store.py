@@ -1,19 +1,20 @@
 """The ledger's verbs. Each is one short transaction, or part of one that the caller has opened with `writing()`.
 
 `workloads` and the gateway are the callers. The ledger knows nothing of backends: who is alive is decided above and
-told here. The verbs are in `sandboxes`, `leases`, `tickets`, `taints` and `books` (events); this joins them.
+told here. The verbs are in `records`, `sandboxes`, `leases`, `tickets`, `taints` and `books` (events); this joins them.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dibs.errors import StateError
 from dibs.home import Home
 from dibs.ledger.books import new_id
 from dibs.ledger.kernels import register
-from dibs.ledger.sandboxes import Sandboxes
+from dibs.ledger.records import Records
 from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.taints import Taints
 
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "new_id"]
 
 
-class Ledger(Sandboxes, Taints):
+class Ledger(Records, Taints):
     """One open ledger, seen from one host.
 
     It is SQLite in the state folder, unless a URL of PostgreSQL is given (here or in DIBS_LEDGER): for several gateways
     on one ledger. "" is SQLite, whatever the environment says.
+
+    `is_new`: this host was not known to it when it was opened, so it may know nothing of what lives.
     """
+
+    is_new = False
 
     def __init__(self, home: Home, url: str | None = None) -> None:
         self.home = home.make()
@@ -41,12 +46,18 @@ class Ledger(Sandboxes, Taints):
         if self._open_db is None:
             database = _open(self.home, self._url)
             try:
-                self.host = register(database, self.home, in_file=not self._url)
+                self._register(database)
             except BaseException:
                 database.close()
                 raise
             self._open_db = database
         return self._open_db
+
+    def _register(self, database: Database) -> None:
+        self.host, new = register(database, self.home, in_file=not self._url)
+        self.is_new = self.is_new or new
+        if isinstance(database, SqliteDatabase):
+            database.on_replaced = partial(self._register, database)
 
     def __enter__(self) -> Ledger:
         return self

@@ -6,6 +6,7 @@ A lease is freed only when its workload is proved gone:
   next: it was accepted, so it is made;
 - attached: the process that keeps it and its first process are both gone, or the backend proves it ended. What has lost
   its keeper is ended: nothing could be done with it any more.
+It goes the other way too: what lives and is not in the ledger is entered again (`adoption`).
 What cannot be proved (another host's, another pid namespace's, an engine that does not answer) stays booked.
 """
 
@@ -21,7 +22,7 @@ from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
-from dibs.workloads import late
+from dibs.workloads import adoption, late
 from dibs.workloads.queue import drop_void
 from dibs.workloads.registry import Registry
 
@@ -40,16 +41,27 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
 
     `only`: of all sandboxes, just these are looked at.
     """
-    ended: list[str] = []
-    rows = [row for row in ledger.sandboxes(live_only=True) if only is None or row.id in only]
-    surveys = _surveys(rows, registry)
-    for row in rows:
-        status = _fate(row, registry, surveys)
-        if status is not None and finish(ledger, registry, row, status):
-            ended.append(row.id)
+    rows = ledger.sandboxes(live_only=True)
+    ended = _compare(ledger, registry, [row for row in rows if only is None or row.id in only])
+    if only is None:
+        # After that, so that what the forgotten hold is no longer booked for those that are gone.
+        forgotten = adoption.adopt(ledger, registry)
+        if forgotten:
+            rows = ledger.sandboxes(live_only=True)
+            ended += _compare(ledger, registry, [row for row in rows if row.id in forgotten])
     if only is None:
         late.sweep(registry.home, registry)
     drop_void(ledger)
+    return ended
+
+
+def _compare(ledger: Ledger, registry: Registry, rows: list[SandboxRow]) -> list[str]:
+    ended: list[str] = []
+    surveys = _surveys(rows, registry)
+    for row in rows:
+        status = _fate(ledger, row, registry, surveys)
+        if status is not None and finish(ledger, registry, row, status):
+            ended.append(row.id)
     return ended
 
 
@@ -70,12 +82,12 @@ def _surveys(rows: list[SandboxRow], registry: Registry) -> dict[str, Status]:
     return found
 
 
-def _fate(row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) -> Status | None:
+def _fate(ledger: Ledger, row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) -> Status | None:
     """How a live-looking sandbox ended; None if it lives, or if that cannot be told."""
     if row.state == "queued":
         return None
     if row.state == "creating":
-        return _fate_of_unfinished(row, registry)
+        return _fate_of_unfinished(ledger, row, registry)
     handle = handle_of(row)
     if handle.keeper is not None and not absent(handle.keeper):
         return None
@@ -94,9 +106,11 @@ def _fate(row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) ->
     return status if status.phase in (Phase.EXITED, Phase.ABSENT) else None
 
 
-def _fate_of_unfinished(row: SandboxRow, registry: Registry) -> Status | None:
+def _fate_of_unfinished(ledger: Ledger, row: SandboxRow, registry: Registry) -> Status | None:
     if row.origin or not absent(row.owner):
         return None
+    if adoption.restore_attached(ledger, registry, row.id):
+        return None  # the ledger is an old copy: it was finished since
     backend = registry.get(row.backend, row.uid)
     if not backend.holds:
         try:

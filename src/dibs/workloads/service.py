@@ -240,7 +240,7 @@ class Workloads:
         """Book what is ordered, now or when it is the waiter's turn; or raise with every reason."""
         spec = order.spec
         inventory, looked = self.inventory(), time.monotonic()
-        fresh = True
+        fresh, compared = True, False
         with waiter as waiting:
             while True:
                 try:
@@ -258,6 +258,10 @@ class Workloads:
                         if isinstance(decision, Refusal) and decision.waitable and spec.wait_seconds is not None:
                             waiting.queue(creation, inventory)
                 except BackendUnavailable as error:
+                    if error.code == "LEDGER_INCOMPLETE" and not compared:
+                        compared = True
+                        reconcile(self.ledger, self.registry)
+                        continue
                     if spec.wait_seconds is None or not spec.resources.wants_devices or ledger_away(error):
                         raise
                     waiting.outlast(error)

@@ -45,8 +45,24 @@ def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
 
     ours = started_by_dibs(ledger)
     found = _with_containers(look(home, started_by_dibs=ours), registry, ours)
+    found = _with_unknown(ledger, found)
     _tell_of_health(ledger, found)
     return found
+
+
+def _with_unknown(ledger: Ledger, inventory: Inventory) -> Inventory:
+    """What lives and could not be entered in the ledger: no device is given away while it does, and this says why."""
+    if not ledger.unknown():
+        return inventory
+    from dibs.workloads.adoption import problems
+
+    errors = [
+        SourceError(
+            "ledger", f"sandbox {error.problems[0].value}: {error.problems[0].reason}", error.problems[0].remedy
+        )
+        for error in problems(ledger)
+    ]
+    return msgspec.structs.replace(inventory, errors=(*inventory.errors, *errors))
 
 
 def _with_containers(inventory: Inventory, registry: Registry, ours: Callable[[int], bool]) -> Inventory:

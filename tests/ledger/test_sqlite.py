@@ -25,6 +25,7 @@ from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.store import Ledger
 from dibs.process import host_id, myself
 
+GPU_0 = '[{"id":"gpu-0","units":["gpu-0"]}]'
 OLD_SANDBOX = {
     "id": "sb-1", "name": "train", "backend": "fake", "state": "running", "uid": 0, "username": "anna", "spec": "{}",
     "folder": "/nowhere", "created_at": 1.0,
@@ -161,7 +162,7 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home) 
     connection.execute(
         f"INSERT INTO sandboxes ({', '.join(old)}) VALUES ({', '.join('?' * len(old))})", [*old.values()]
     )
-    connection.execute("INSERT INTO leases VALUES ('ls-1', 'sb-1', ?, 'attached', '[]', 1, 1)", (host_id(),))
+    connection.execute("INSERT INTO leases VALUES ('ls-1', 'sb-1', ?, 'attached', ?, 1, 1)", (host_id(), GPU_0))
     connection.execute("INSERT INTO lease_units VALUES ('ls-1', ?, 'gpu-0', 1)", (host_id(),))
     connection.execute(
         "INSERT INTO tickets (id, host, uid, username, owner, request, created_at)"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.errors import StateError
-from dibs.ledger.rows import Event
+from dibs.ledger.rows import DAMAGE, Event, damaged
 
 if TYPE_CHECKING:
     from dibs.ledger.database import Database
@@ -67,13 +66,6 @@ class Books:
         with self._db.write():
             yield
 
-    def _damaged(self, reason: str) -> StateError:
-        """A row that cannot be believed. Nothing is decided on it."""
-        return StateError(
-            f"the ledger is damaged: {reason}", field="ledger", code="LEDGER_CORRUPT",
-            remedy="move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it",
-        )  # fmt: skip
-
     def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
         """Write down what has happened. If it is about a sandbox, it is its tenant's to know, for ever."""
         self._db.execute(
@@ -92,7 +84,10 @@ class Books:
             f"SELECT * FROM events WHERE seq > :after{where} ORDER BY seq LIMIT :limit",  # noqa: S608 - fixed text
             after=after, limit=limit, **_given(sandbox=sandbox_id, tenant=tenant),
         )  # fmt: skip
-        return [msgspec.convert(row, Event) for row in rows]
+        try:
+            return [msgspec.convert(row, Event) for row in rows]
+        except DAMAGE as error:
+            raise damaged("events", error) from error
 
 
 class Beside(Books):

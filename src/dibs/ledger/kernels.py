@@ -24,13 +24,15 @@ import msgspec
 
 from dibs.errors import Conflict, StateError
 from dibs.home import Home, write_private
-from dibs.process import boot_id, ended_boots, host_id, known_as
+from dibs.ledger.rows import decoded, unsealed
+from dibs.process import ProcessName, boot_id, ended_boots, host_id, known_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dibs.ledger.database import Database
 
+_OWNER = msgspec.json.Decoder(ProcessName)
 FORCED = "DIBS_LEDGER_ON_NETWORK"
 ENDED = "DIBS_ENDED_BOOT"
 KEPT = 20  # how many earlier boots of a host are remembered
@@ -136,7 +138,7 @@ def _first_name(database: Database, in_file: bool) -> str:
 def _unregistered(database: Database, host: str) -> list[str]:
     """The boots whose sandboxes live, according to a ledger of a dibs that did not register them."""
     rows = database.rows("SELECT owner FROM sandboxes WHERE host = :host AND ended_at IS NULL", host=host)
-    found = {str(msgspec.json.decode(row["owner"])["boot"]) for row in rows}
+    found = {decoded(_OWNER, unsealed(row["owner"], "owner"), "owner of a sandbox").boot for row in rows}
     return sorted(found - {boot_id()})
 
 

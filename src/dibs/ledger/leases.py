@@ -16,7 +16,7 @@ import msgspec
 
 from dibs.errors import Busy
 from dibs.ledger.books import Books, new_id
-from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, SandboxId, Share, encode, unit_key
+from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, SandboxId, Share, damaged, decoded, encode, unit_key
 
 _DEVICES = msgspec.json.Decoder(tuple[LeasedDevice, ...])
 
@@ -79,13 +79,7 @@ class Leases(Books):
             f" WHERE {where} ORDER BY s.seq, l.id",
             host=self.host, sandbox=sandbox_id,
         )  # fmt: skip
-        return [self._lease(row) for row in rows]
-
-    def _lease(self, row: Any) -> Lease:
-        return Lease(
-            row["id"], row["sandbox_id"], row["state"], self._devices(row), row["created_at"], row["changed_at"],
-            row["sandbox_name"], row["username"], row["tenant"], row["backend"],
-        )  # fmt: skip
+        return [_lease(row) for row in rows]
 
     def holders(self) -> dict[str, Holder]:
         """Every booked unit of this host, and who has it. Keys are those of `unit_key`."""
@@ -123,8 +117,8 @@ class Leases(Books):
         Raises StateError: a decision on half of it could give a device away twice."""
         claimed, booked = set(self._claims()), self.held_units()
         if claimed != booked:
-            odd = sorted(claimed ^ booked)
-            raise self._damaged(f"leases and booked units do not agree on {', '.join(odd[:5])}")
+            odd = sorted(claimed ^ booked, key=str)
+            raise damaged(", ".join(map(str, odd[:5])), "leases and booked units do not agree")
 
     def _claims(self) -> dict[str, LeaseId]:
         """The units that live leases name."""
@@ -132,16 +126,10 @@ class Leases(Books):
         for row in self._db.rows(
             "SELECT id, devices FROM leases WHERE host = :host AND state <> 'free'", host=self.host
         ):
-            for device in self._devices(row):
+            for device in decoded(_DEVICES, row["devices"], f"lease {row['id']}"):
                 if device.share is None:
                     found.update({unit_key(unit, simulated=device.simulated): row["id"] for unit in device.units})
         return found
-
-    def _devices(self, row: Any) -> tuple[LeasedDevice, ...]:
-        try:
-            return _DEVICES.decode(row["devices"])
-        except (msgspec.DecodeError, ValueError) as error:
-            raise self._damaged(f"lease {row['id']}: {error}") from error
 
     def _book(self, lease_id: str, unit: str) -> bool:
         """Book a unit, by its key. False if another lease has it: the unique index decides."""
@@ -180,3 +168,10 @@ class Leases(Books):
 
 def _names(devices: Sequence[LeasedDevice]) -> str:
     return ", ".join(device.id for device in devices)
+
+
+def _lease(row: Any) -> Lease:
+    return Lease(
+        row["id"], row["sandbox_id"], row["state"], decoded(_DEVICES, row["devices"], f"lease {row['id']}"),
+        row["created_at"], row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
+    )  # fmt: skip

@@ -22,7 +22,7 @@ import msgspec
 
 from dibs.errors import BackendUnavailable, StateError
 from dibs.home import Home
-from dibs.ledger.rows import Lease, LeasedDevice, SandboxId, encode, unit_key
+from dibs.ledger.rows import Lease, LeasedDevice, SandboxId, encode, sealed, unit_key, unsealed
 from dibs.ledger.sandboxes import Sandboxes
 from dibs.ledger.tickets import PROCESS
 
@@ -88,7 +88,7 @@ class Records(Sandboxes):
             return  # it has ended, or is not made yet
         record = Record(dict(rows[0]), tuple(self.leases(sandbox_id=sandbox_id)))
         try:
-            _write(self._records, sandbox_id, msgspec.json.encode(record), self.home)
+            _write(self._records, sandbox_id, sealed(encode(record)).encode(), self.home)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise StateError(
@@ -139,12 +139,12 @@ class Records(Sandboxes):
     def recorded(self, sandbox_id: str) -> Record | None:
         """What is written down of a sandbox; None if nothing is. Raises StateError if it cannot be read."""
         try:
-            return _RECORD.decode((self._records / sandbox_id).read_bytes())
+            return _RECORD.decode(unsealed((self._records / sandbox_id).read_text(), sandbox_id))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unreadable(sandbox_id, error.strerror or str(error)) from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, StateError) as error:
             raise self._unreadable(sandbox_id, str(error)) from error
 
     def restore(self, record: Record, *, state: str) -> list[str]:
@@ -153,9 +153,9 @@ class Records(Sandboxes):
         row = record.row
         sandbox_id = SandboxId(row["id"])
         try:
-            PROCESS.decode(row["owner"])
+            PROCESS.decode(unsealed(row["owner"], "owner"))
             values = {name: row[name] for name in _COLUMNS}
-        except (KeyError, msgspec.DecodeError) as error:
+        except (KeyError, msgspec.DecodeError, StateError) as error:
             raise self._unreadable(sandbox_id, str(error)) from error
         live = self._db.rows(
             "SELECT id FROM sandboxes WHERE name = :name AND tenant = :tenant AND host = :host AND ended_at IS NULL",

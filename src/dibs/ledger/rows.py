@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NewType
+from typing import Any, Literal, NewType, TypeVar
+from zlib import crc32
 
 import msgspec
 
+from dibs.errors import StateError
 from dibs.process import ProcessName
 
 SandboxId = NewType("SandboxId", str)
@@ -153,6 +155,43 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     sandbox_id: str | None = None
     lease_id: str | None = None
     detail: str = ""
+
+
+T = TypeVar("T")
+# What reading a value raises that is not what was written.
+DAMAGE = (msgspec.DecodeError, ValueError, TypeError, AttributeError, LookupError)
+
+
+def damaged(what: str, reason: object) -> StateError:
+    """Something in the ledger that cannot be believed. Nothing is decided on it."""
+    return StateError(
+        f"the ledger is damaged: {what}: {reason}", field="ledger", code="LEDGER_CORRUPT",
+        remedy="move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it",
+    )  # fmt: skip
+
+
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes | str, what: str) -> T:
+    """A value that is kept as JSON. `what` names it, should it be damaged."""
+    try:
+        return decoder.decode(data)
+    except DAMAGE as error:
+        raise damaged(what, error) from error
+
+
+def sealed(text: str) -> str:
+    """A text with its checksum behind it. By what it says processes are proved gone, and then devices are freed: a
+    flipped bit must not turn one process into another."""
+    return f"{text} {crc32(text.encode()):08x}"
+
+
+def unsealed(text: str, what: str) -> str:
+    """The text alone. One that an older dibs wrote has no checksum."""
+    if not text or text[-1] == "}":
+        return text
+    bare, _, check = text.rpartition(" ")
+    if not bare or check != f"{crc32(bare.encode()):08x}":
+        raise damaged(what, "its checksum is wrong")
+    return bare
 
 
 def encode(value: Any) -> str:

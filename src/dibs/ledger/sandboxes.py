@@ -16,7 +16,7 @@ import msgspec
 
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.leases import Leases
-from dibs.ledger.rows import SandboxId, SandboxRow, encode
+from dibs.ledger.rows import DAMAGE, SandboxId, SandboxRow, damaged, encode, sealed, unsealed
 from dibs.ledger.tickets import PROCESS, Tickets
 from dibs.process import ProcessName
 
@@ -42,7 +42,7 @@ class Sandboxes(Leases, Tickets):
             state=row.state,
             uid=row.uid,
             username=row.username,
-            owner=encode(row.owner),
+            owner=sealed(encode(row.owner)),
             spec=row.spec.decode(),
             folder=row.folder,
             simulated=int(row.simulated),
@@ -77,7 +77,7 @@ class Sandboxes(Leases, Tickets):
             sandbox_id,
             "UPDATE sandboxes SET handle = :handle WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
-            handle=handle.decode(),
+            handle=sealed(handle.decode()),
         )
 
     def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes, expires_at: float | None = None) -> None:
@@ -91,7 +91,7 @@ class Sandboxes(Leases, Tickets):
             "UPDATE sandboxes SET state = 'running', handle = :handle, receipt = :receipt, started_at = :now,"
             " expires_at = COALESCE(:expires, expires_at) WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
-            handle=handle.decode(), receipt=receipt.decode(), now=now, expires=expires_at,
+            handle=sealed(handle.decode()), receipt=receipt.decode(), now=now, expires=expires_at,
         )  # fmt: skip
         self._db.execute(
             "UPDATE leases SET state = 'attached', changed_at = :now WHERE sandbox_id = :id AND state = 'reserved'",
@@ -201,8 +201,8 @@ class Sandboxes(Leases, Tickets):
         """Take a live sandbox over from a process that is gone, with its place in the queue. Of several who try, one
         gets True."""
         changed = self._db.execute(
-            "UPDATE sandboxes SET owner = :new WHERE id = :id AND owner = :old AND ended_at IS NULL",
-            id=sandbox_id, old=encode(old_owner), new=encode(new_owner),
+            "UPDATE sandboxes SET owner = :new WHERE id = :id AND owner IN (:old, :unsealed) AND ended_at IS NULL",
+            id=sandbox_id, old=sealed(encode(old_owner)), unsealed=encode(old_owner), new=sealed(encode(new_owner)),
         )  # fmt: skip
         if changed != 1:
             return False
@@ -229,7 +229,7 @@ class Sandboxes(Leases, Tickets):
             "SELECT id, handle FROM sandboxes WHERE host = :host AND ended_at IS NULL AND handle IS NOT NULL",
             host=self.host,
         )
-        return [(row["id"], row["handle"]) for row in rows]
+        return [(row["id"], unsealed(row["handle"], f"handle of {row['id']}")) for row in rows]
 
     def page(
         self,
@@ -355,6 +355,13 @@ def _strings(text: str) -> dict[str, str]:
 
 
 def _sandbox(row: Any) -> SandboxRow:
+    try:
+        return _whole(row)
+    except DAMAGE as error:
+        raise damaged(f"sandbox {row['id']}", error) from error
+
+
+def _whole(row: Any) -> SandboxRow:
     def data(key: str) -> bytes | None:
         return row[key].encode() if row[key] is not None else None
 
@@ -365,11 +372,11 @@ def _sandbox(row: Any) -> SandboxRow:
         state=row["state"],
         uid=row["uid"],
         username=row["username"],
-        owner=PROCESS.decode(row["owner"]),
+        owner=PROCESS.decode(unsealed(row["owner"], "owner")),
         spec=row["spec"].encode(),
         folder=row["folder"],
         created_at=row["created_at"],
-        handle=data("handle"),
+        handle=unsealed(row["handle"], "handle").encode() if row["handle"] is not None else None,
         receipt=data("receipt"),
         exit=data("exit"),
         reason=row["reason"],

@@ -14,7 +14,7 @@ import msgspec
 
 from dibs.doorbell import ring
 from dibs.ledger.books import Books, new_id
-from dibs.ledger.rows import Ticket, encode
+from dibs.ledger.rows import Ticket, decoded, encode
 from dibs.process import ProcessName, boot_id, boottime
 
 PROCESS = msgspec.json.Decoder(ProcessName)
@@ -114,7 +114,7 @@ class Tickets(Books):
 
 def _ticket(row: Mapping[str, Any]) -> Ticket:
     return Ticket(
-        row["seq"], row["id"], row["username"], PROCESS.decode(row["owner"]), row["request"].encode(),
+        row["seq"], row["id"], row["username"], decoded(PROCESS, row["owner"], "ticket"), str(row["request"]).encode(),
         row["created_at"], row["sandbox_id"], row["tenant"], row["uid"], row["boot"], row["deadline"], row["wake"],
         row["called_at"],
     )  # fmt: skip

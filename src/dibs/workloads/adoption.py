@@ -17,6 +17,7 @@ from dibs.backends.port import Handle, Phase
 from dibs.errors import BackendUnavailable, StateError
 from dibs.home import Home
 from dibs.ledger.records import Record
+from dibs.ledger.rows import unsealed
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, absent
 from dibs.workloads.registry import Registry
@@ -76,7 +77,7 @@ def problems(ledger: Ledger) -> list[StateError]:
 
 def _state(record: Record, registry: Registry) -> str:
     try:
-        handle = _HANDLE.decode(record.row["handle"])
+        handle = _HANDLE.decode(unsealed(record.row["handle"], "handle"))
         phase = registry.get(handle.backend, record.row["uid"]).status(handle).phase
     except (KeyError, TypeError, msgspec.DecodeError) as error:
         raise StateError(

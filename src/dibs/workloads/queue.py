@@ -17,19 +17,20 @@ from functools import lru_cache
 import msgspec
 
 from dibs.doorbell import ring
-from dibs.ledger.rows import Ticket
+from dibs.ledger.rows import Ticket, decoded
 from dibs.ledger.store import Ledger
 from dibs.ledger.tickets import ANSWER
 from dibs.process import ProcessName, absent, boot_id, boottime
 from dibs.request.model import Request
 
+_REQUEST = msgspec.json.Decoder(Request)
 _STRAY = 60.0  # seconds after which a doorbell without a ticket belongs to nobody
 
 
 @lru_cache(maxsize=4096)
 def request_of(data: bytes) -> Request:
     """What a ticket waits for. Equal ones are one object, so that the planner looks at each only once."""
-    return msgspec.json.decode(data, type=Request)
+    return decoded(_REQUEST, data, "request of a ticket")
 
 
 def in_front(

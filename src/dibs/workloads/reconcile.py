@@ -19,7 +19,7 @@ import msgspec
 
 from dibs.backends.port import Exit, Handle, Phase, Status
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
-from dibs.ledger.rows import SandboxRow, encode
+from dibs.ledger.rows import SandboxRow, decoded, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
 from dibs.workloads import adoption, late
@@ -33,7 +33,7 @@ KEEP_ENDED = 1_000  # how many ended sandboxes are remembered, with their receip
 def handle_of(row: SandboxRow) -> Handle:
     if row.handle is None:
         return Handle(row.backend, row.id, row.folder)
-    return _HANDLE.decode(row.handle)
+    return decoded(_HANDLE, row.handle, f"handle of {row.id}")
 
 
 def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from dibs.devices.model import Device, Inventory
 from dibs.doorbell import ring
 from dibs.errors import BackendUnavailable, Conflict, NotFound, Timeout
 from dibs.home import Home, find_home
-from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket
+from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket, decoded
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
 from dibs.plan.planner import Refusal
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _RECEIPT = msgspec.json.Decoder(Receipt)
 _EXIT = msgspec.json.Decoder(Exit)
+_SPEC = msgspec.json.Decoder(SandboxSpec)
 _PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
 _OLD = 5.0  # seconds after which what was seen of the devices is looked at again
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
@@ -179,7 +180,7 @@ class Workloads:
                 "there is no receipt: nothing was delivered", field="sandbox", value=row.name, code="NO_RECEIPT",
                 remedy=f"it is {row.state}" + (f": {row.reason}" if row.reason else ""),
             )  # fmt: skip
-        return _RECEIPT.decode(row.receipt)
+        return decoded(_RECEIPT, row.receipt, f"receipt of {row.id}")
 
     def explain(self, spec: SandboxSpec) -> Explanation:
         """What would happen, on each backend and to each device. Nothing is created."""
@@ -453,8 +454,8 @@ class Workloads:
 
 
 def exit_of(row: SandboxRow) -> Exit | None:
-    return _EXIT.decode(row.exit) if row.exit else None
+    return decoded(_EXIT, row.exit, f"exit status of {row.id}") if row.exit else None
 
 
 def _spec(row: SandboxRow) -> SandboxSpec:
-    return msgspec.json.decode(row.spec, type=SandboxSpec)
+    return decoded(_SPEC, row.spec, f"request of {row.id}")

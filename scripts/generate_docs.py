@@ -276,6 +276,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "BODY_TIMEOUT": ("80", "the body of a request did not come in time (408)"),
     "BODY_TOO_LARGE": ("80", "the body of a request is larger than the gateway takes (413)"),
     "COMMAND_TIMEOUT": ("90", "a command took longer than asked, and was killed"),
+    "TIME_INVALID": ("80", "not a time: neither so long ago nor a date"),
     "FIELD_INVALID": ("80", "a field of a request has the wrong type or an impossible value; the reason says which"),
     "FIELD_MISSING": ("80", "a field of a request is needed and not there"),
     "FRAME_INVALID": ("80", "a frame of a conversation over a WebSocket cannot be read"),

@@ -19,17 +19,18 @@ FURTHER: list[tuple[str, ...]] = [("gpus", "simulate"), ("gpus", "taint"), ("gpu
 FURTHER += [("context", verb) for verb in ("ls", "use", "set", "rm")]
 FURTHER += [("host", verb) for verb in ("install", "status", "uninstall")]
 FURTHER += [("claims", verb) for verb in ("check", "solve", "keep", "ls", "rm")]
-SANDBOX_VERBS = ["create", "ls", "show", "exec", "logs", "cp", "pause", "resume", "stop", "rm"]
+SANDBOX_VERBS = ["create", "ls", "show", "pause", "resume", "rm"]
+SHORT_FORMS = ["exec", "logs", "cp", "wait", "stop"]
 
 
 def test_the_first_page_names_every_verb_and_fits_a_terminal(dibs: Dibs) -> None:
     page = dibs("--help").stdout
     assert all(f"\n  {verb} " in page for verb in VERBS)
-    assert max(map(len, page.splitlines())) <= 100
+    assert max(map(len, page.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    "verb", [*((verb,) for verb in VERBS), *(("sandbox", verb) for verb in SANDBOX_VERBS), *FURTHER]
+    "verb", [*((verb,) for verb in (*VERBS, *SHORT_FORMS)), *(("sandbox", verb) for verb in SANDBOX_VERBS), *FURTHER]
 )
 def test_every_verb_has_a_page_with_an_example(dibs: Dibs, verb: tuple[str, ...]) -> None:
     page = dibs(*verb, "--help", COLUMNS="80").stdout
@@ -66,6 +67,29 @@ def test_every_answer_is_also_data(eight_gpus: Home, dibs: Dibs, words: tuple[st
     as_yaml = yaml.safe_load(dibs(*words, "-o", "yaml").stdout)
     assert as_json == as_yaml
     assert as_json
+
+
+def test_the_table_is_a_matrix_and_tells_more_when_asked(dibs: Dibs) -> None:
+    header, *lines = dibs("table").stdout.splitlines()
+    assert header.split() == ["FIELD", "LOCAL", "DOCKER", "PODMAN", "FAKE"]
+    assert ["memory", "yes", "yes", "yes", "yes"] in [line.split() for line in lines]
+    assert max(map(len, lines)) <= 80
+    assert "cgroup limit" in dibs("table", "--field", "memory").stdout
+    assert dibs("table", "--field", "memry").returncode == 89
+
+
+def test_a_shell_completes_names_models_and_backends(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "laboratory")
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(("dibs", *words))
+        answer = dibs(_DIBS_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+        return [item.partition(",")[2] for item in answer.stdout.splitlines()]
+
+    assert completed("logs", "lab") == ["laboratory"]
+    assert completed("run", "--gpu", "H1")[0] == "H100"
+    assert completed("run", "--backend", "do") == ["docker"]
+    assert completed("run", "--device", "sim.dibs/gpu=1") == ["sim.dibs/gpu=1"]
 
 
 def test_no_colour_reaches_a_file_and_no_color_is_honoured(eight_gpus: Home, dibs: Dibs) -> None:

@@ -106,7 +106,7 @@ def test_detached_outlives_dibs_and_is_followed_to_its_end(eight_gpus: Home, dib
     code = "echo begun; read word <go; echo $word; exit 5"
     result = dibs("run", "--detach", "--name", "job", "--gpu", "1", "--", "sh", "-c", code)
     assert result.stdout == "job\n"
-    assert dibs("sandbox", "ls").stdout.split()[6:9] == ["job", "running", "gpu-0"]
+    assert dibs("sandbox", "ls").stdout.split()[7:10] == ["job", "running", "gpu-0"]
     (tmp_path / "work" / "go").write_text("ended\n")
     assert dibs("sandbox", "logs", "--follow", "job").stdout == "begun\nended\n"
     shown = json.loads(dibs("sandbox", "show", "job", "-o", "json").stdout)
@@ -178,3 +178,45 @@ def test_no_command_is_a_clear_refusal(home: Home, dibs: Dibs, words: tuple[str,
     result = dibs(*words)
     assert result.returncode == 80
     assert "write it after --" in result.stderr
+
+
+def test_the_whole_answer_as_data(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs(
+        "run", "--gpu", "2", "--name", "job", "-o", "json", "--", "sh", "-c", "cat; echo err >&2; exit 3", input="in"
+    )
+    assert (result.returncode, result.stderr) == (3, "")
+    data = json.loads(result.stdout)
+    assert (data["name"], data["state"], data["stdout"], data["stderr"]) == ("job", "exited", "in", "err\n")
+    assert data["exit"]["code"] == 3
+    assert len(data["devices"]) == 2
+    detached = json.loads(dibs("run", "-d", "-o", "json", "--name", "stays", "--", "sleep", "1000").stdout)
+    assert (detached["name"], detached["state"]) == ("stays", "running")
+
+
+@pytest.mark.parametrize("presses", [b"\x03\x03\x03", b"\x03x\x03\x03\x03"])
+def test_three_presses_of_ctrl_c_end_a_command_that_ignores_it_on_a_terminal(
+    eight_gpus: Home, dibs: Dibs, tmp_path: Path, presses: bytes
+) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dibs", "run", "--gpu", "1", "--", "sh", "-c", "stty -isig; echo ready; cat >/dev/null"],
+        env={**os.environ, "DIBS_HOME": str(eight_gpus.state), "TERM": "xterm"}, cwd=tmp_path / "work",
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(ours, 1000)
+    for press in presses:
+        os.write(ours, bytes([press]))
+    assert child.wait(60) == 137
+    os.close(ours)
+    assert json.loads(dibs("leases", "-o", "json").stdout)["leases"] == []
+
+
+def test_a_terminal_that_lacks_a_character_gets_no_traceback(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("explain", "--gpu", "99", PYTHONIOENCODING="ascii")
+    assert result.returncode == 82
+    assert "Traceback" not in result.stderr

@@ -78,3 +78,53 @@ def test_logs_are_kept_after_the_end_with_streams_apart(home: Home, dibs: Dibs) 
     assert (result.stdout, result.stderr) == ("out\n", "err\n")
     result = dibs("sandbox", "logs", "talk")
     assert (result.stdout, result.stderr) == ("out\n", "err\n")
+
+
+def test_logs_by_line_from_the_end_and_from_a_time_on(home: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "talk", "--", "sh", "-c", "printf 'one\ntwo\nthr'; printf 'ee\n'")
+    dibs("wait", "talk")
+    assert dibs("logs", "talk", "--tail", "2").stdout == "two\nthree\n"
+    assert dibs("logs", "-f", "-n", "1", "talk").stdout == "three\n"
+    stamped = dibs("logs", "talk", "--timestamps").stdout.splitlines()
+    assert [line.split(" ")[1] for line in stamped] == ["one", "two", "three"]
+    assert all(len(line.split(" ")[0]) == len("2026-05-04T12:00:00.000Z") for line in stamped)
+    assert dibs("logs", "talk", "--since", "1h").stdout == "one\ntwo\nthree\n"
+    assert dibs("logs", "talk", "--since", "2100-01-01T00:00:00Z").stdout == ""
+    refused = dibs("logs", "talk", "--since", "yesterday")
+    assert refused.returncode == 80
+    assert "write it as 10m" in refused.stderr
+
+
+def test_waiting_passes_the_exit_code_on(home: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "bad", "--", "sh", "-c", "exit 7")
+    dibs("sandbox", "create", "--name", "good", "--", "true")
+    result = dibs("wait", "bad")
+    assert (result.returncode, result.stdout) == (7, "exit code 7\n")
+    result = dibs("wait", "good", "bad", "-o", "json")
+    assert result.returncode == 7
+    assert [(one["name"], one["exit"]["code"]) for one in json.loads(result.stdout)] == [("good", 0), ("bad", 7)]
+    dibs("sandbox", "create", "--name", "long")
+    result = dibs("wait", "long", "--timeout", "100ms")
+    assert result.returncode == 90
+    assert "still runs" in result.stderr
+
+
+def test_the_short_forms_are_the_same_verbs(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "1", "--ttl", "1h")
+    assert dibs("ps").stdout.split()[:10] == dibs("sandbox", "ls").stdout.split()[:10]
+    assert dibs("exec", "lab", "--", "echo", "hi").stdout == "hi\n"
+    assert dibs("cp", "lab:/etc/hostname", ".").returncode == 0
+    assert dibs("stop", "lab", "--grace", "0s").returncode == 0
+    assert state(dibs, "lab") == "exited"
+
+
+def test_the_time_to_live_is_shown(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "brief", "--ttl", "1h")
+    dibs("sandbox", "create", "--name", "long")
+    header, *lines = dibs("ps").stdout.splitlines()
+    assert "UNTIL" in header
+    until = {line.split()[0]: line[header.index("UNTIL") - 2 : header.index("UNTIL") + 5].strip() for line in lines}
+    assert until == {"brief": until["brief"], "long": ""}
+    assert until["brief"].startswith("59m") or until["brief"] == "1h00m"
+    shown = json.loads(dibs("sandbox", "show", "brief", "-o", "json").stdout)
+    assert shown["expires"] > shown["created"]

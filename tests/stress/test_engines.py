@@ -47,6 +47,8 @@ class Crowd:
         (self.home.config / "config.toml").write_text(f'[{engine.kind}]\nsocket = "{engine.socket}"\n')
         simulate(self.home, parse_world(str(CARDS), model="H100"))
         Workloads(self.home).ledger.close()
+        self.work = engine.folder / "work"  # a working directory that the engine sees at the same path
+        self.work.mkdir()
         self.children: list[subprocess.Popen[bytes]] = []
         self.ends: Counter[int] = Counter()
         self.words: Counter[str] = Counter()
@@ -60,7 +62,7 @@ class Crowd:
         self.children.append(
             subprocess.Popen(
                 [*words, "--", "sleep", f"{self.dice.uniform(0, 0.5):.2f}"],
-                env={**os.environ, "DIBS_HOME": str(self.home.state)}, stdin=subprocess.DEVNULL,
+                env={**os.environ, "DIBS_HOME": str(self.home.state)}, stdin=subprocess.DEVNULL, cwd=self.work,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
             )
         )  # fmt: skip

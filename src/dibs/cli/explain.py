@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs import errors
-from dibs.cli.options import read_spec, resource_options, workload_options
+from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
 from dibs.cli.output import Cell, output_option, paint, problem_lines, show, show_data, simulated_banner, table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _COLOURS = {
 _MOST_ROWS = 40  # of one wish in a table; -o json has them all
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
 @resource_options
 @workload_options
 @output_option(wide=False)

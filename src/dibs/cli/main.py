@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,12 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("dibs.cli.run", "Run a command with GPUs, in a sandbox of its own."),
         "sandbox": ("dibs.cli.sandbox", "Make, use and remove sandboxes that stay."),
+        "ps": ("dibs.cli.sandbox:ls", "List the sandboxes (sandbox ls)."),
+        "exec": ("dibs.cli.sandbox:exec_", "Run one more command in a sandbox."),
+        "logs": ("dibs.cli.sandbox:logs", "The output of a sandbox."),
+        "cp": ("dibs.cli.sandbox:cp", "Copy files into a sandbox or out of it."),
+        "wait": ("dibs.cli.sandbox:wait", "Wait until sandboxes have ended."),
+        "stop": ("dibs.cli.sandbox:stop", "Stop a sandbox; its log and receipt stay."),
     },
     "See": {
         "gpus": ("dibs.cli.gpus", "The GPUs of this host, and who holds them."),
@@ -42,6 +49,18 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 _COMMANDS = {name: entry for section in _SECTIONS.values() for name, entry in section.items()}
 
 
+class Page(click.HelpFormatter):
+    """Help with its headings in bold, on a terminal that can."""
+
+    def write_heading(self, heading: str) -> None:
+        from dibs.cli.output import paint
+
+        self.write(" " * self.current_indent + paint(f"{heading}:", "bold") + "\n")
+
+
+click.Context.formatter_class = Page
+
+
 class Verbs(click.Group):
     """A group that imports a verb only when it is called."""
 
@@ -52,7 +71,8 @@ class Verbs(click.Group):
         entry = _COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(entry[0]), cmd_name)
+        module, _, attribute = entry[0].partition(":")
+        command = getattr(importlib.import_module(module), attribute or cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -70,13 +90,13 @@ class Verbs(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(
             "dibs: call dibs on a GPU.\n\n"
-            "Ask for accelerators once. Get them, alone and with a receipt, or be told\n"
-            "exactly why not. Nothing is booked twice, nothing is dropped quietly.\n\n"
+            "Ask for accelerators once. Get them exclusively and with a receipt, or be told\n"
+            "exactly why not. Nothing is booked twice, nothing is dropped silently.\n\n"
             "  dibs run --gpu 1 -- python train.py        one GPU, any\n"
-            "  dibs run --gpu H100:2 --wait 10m -- ./job  two of a model; queue if they are held\n"
+            "  dibs run --gpu H100:2 --wait 10m -- ./job  two H100; queue while they are held\n"
             "  dibs explain --gpu 80GB..:4                would that work? why not?\n"
             "  dibs gpus                                  who holds what\n"
-            "  dibs gpus simulate 8 --model H100          no GPU here? try it all with simulated ones\n"
+            "  dibs gpus simulate 8 --model H100          no GPU here? simulate some\n"
         )
         for section, commands in _SECTIONS.items():
             with formatter.section(section):
@@ -89,14 +109,14 @@ class Verbs(click.Group):
             ]
             formatter.write_dl(options, col_max=14)
         formatter.write(
-            "\n`dibs COMMAND --help` says more. `-o json` or `-o yaml` gives any answer as data.\n"
+            "\n`dibs COMMAND --help` says more. `-o json|yaml` gives any answer as data.\n"
             "Exit codes: 0 done · 1 a check failed · 2 usage · 80 invalid · 81 unsupported ·\n"
             "82 no match · 83 busy · 84 unhealthy · 86 backend · 87 mismatch · 88 conflict ·\n"
-            "89 not found · 90 timeout · 91 ledger · 126/127 command · else the command's own.\n"
+            "89 not found · 90 timeout · 91 ledger · 126/127 command · else the command's.\n"
         )
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(__version__, message="dibs %(version)s")
 @click.option("--gateway", metavar="URL", help="Use this gateway or context (unix:///path, http://…); none: none.")
 def dibs(gateway: str | None) -> None:
@@ -111,6 +131,10 @@ def run(arguments: list[str]) -> int:
     """The whole command line; returns the exit code. No traceback reaches a user, except for a defect of ours."""
     from dibs.cli.output import fail
 
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal whose encoding lacks a character shows its escape; it is never a reason to fail.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     try:
         result = dibs.main(arguments, prog_name="dibs", standalone_mode=False)
         sys.stdout.flush()

@@ -8,23 +8,31 @@ from typing import Any
 
 import click
 
+from dibs.cli.names import backend_names, device_names, gpu_requests
 from dibs.errors import InvalidRequest, Problem
 from dibs.request.spec import SandboxSpec, parse_spec
 
 _RESOURCES = (
     click.option(
-        "--gpu", "--gpus", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[WISH]",
+        "--gpu", "--gpus", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[REQUEST]",
+        shell_complete=gpu_requests,
         help="GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
     ),
     click.option("--gres", multiple=True, hidden=True),  # Slurm's spelling
-    click.option("--device", multiple=True, metavar="NAME", help="An exact device: nvidia.com/gpu=0, a UUID or an id."),
+    click.option(
+        "--device", multiple=True, metavar="NAME", shell_complete=device_names,
+        help="An exact device: nvidia.com/gpu=0, a UUID or an id.",
+    ),
     click.option("--where", multiple=True, metavar="CEL", help="Only GPUs for which this CEL expression is true."),
     click.option("--claim", metavar="FILE|NAME", help="A DRA claim instead: a YAML file, or a kept one."),
     click.option("--cpu", metavar="N", help="Processors at most: 2, 0.5, 500m."),
     click.option("--memory", metavar="SIZE", help="Memory at most: 4Gi, 512Mi."),
     click.option("--pids", metavar="N", help="Processes at most."),
     click.option("--allow-busy", is_flag=True, help="Also take GPUs that processes outside dibs use."),
-    click.option("--backend", metavar="NAME", help="Where to run: auto, local, docker, podman. Default: auto."),
+    click.option(
+        "--backend", metavar="NAME", shell_complete=backend_names,
+        help="Where to run: auto, local, docker, podman. Default: auto.",
+    ),
 )  # fmt: skip
 _WORKLOAD = (
     click.option("--name", help="A name for it; else it gets an id."),
@@ -51,6 +59,33 @@ _WORKLOAD = (
         "-f", "--file", type=click.Path(dir_okay=False), help="Read the request from YAML or JSON; options add to it."
     ),
 )  # fmt: skip
+
+
+# How the help of `run`, `sandbox create` and `explain` groups them.
+_GROUPS = {
+    "Devices": ("gpu", "device", "where", "claim", "allow_busy"),
+    "Limits": ("cpu", "memory", "pids", "shm"),
+    "Where it runs": ("backend", "image", "root", "workdir", "mounts", "network", "publish", "user", "read_only",
+                      "platform", "entrypoint"),
+    "Environment": ("env", "clean_env"),
+    "Life": ("name", "label", "labels", "ttl", "grace", "wait", "file", "detach"),
+}  # fmt: skip
+
+
+class GroupedCommand(click.Command):
+    """A command whose many options are grouped in its help."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown: dict[str, list[tuple[str, str]]] = {section: [] for section in (*_GROUPS, "Output")}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                place = next((name for name, members in _GROUPS.items() if parameter.name in members), "Output")
+                shown[place].append(record)
+        for section, records in shown.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records, col_max=26)
 
 
 def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,10 +142,12 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         if values.get(key) is not None:
             inside = values[key] == "host" or (key == "workdir" and mapping.get("image"))
             mapping[key] = values[key] if inside else os.path.abspath(values[key])
+    if mapping.get("image") and not mapping.get("workdir"):
+        _bring_working_directory(mapping)
     if values.get("env"):
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
     if values.get("mounts"):
-        mapping["mounts"] = [_absolute(mount) for mount in values["mounts"]]
+        mapping["mounts"] = [*mapping.get("mounts", ()), *(_absolute(mount) for mount in values["mounts"])]
     if values.get("labels"):
         pairs = [label.partition("=") for label in values["labels"]]
         problems += [
@@ -129,6 +166,25 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
     if problems:
         raise InvalidRequest(problems)
     return spec
+
+
+# Working directories that would hide a part of the image itself.
+_SYSTEM = frozenset(
+    ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr", "/var")
+)
+
+
+def _bring_working_directory(mapping: dict[str, Any]) -> None:
+    """As on `local`: the command finds the caller's working directory at the same place, writable.
+
+    Not at a gateway, which may be on another machine, and not where it would hide a part of the image.
+    """
+    from dibs.remote.choose import in_process
+
+    here = os.getcwd()
+    if in_process() and here not in _SYSTEM:
+        mapping["workdir"] = here
+        mapping["mounts"] = [*mapping.get("mounts", ()), f"{here}:{here}:rw"]
 
 
 def _mapping(value: Any) -> dict[str, Any]:

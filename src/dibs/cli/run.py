@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.cli.options import read_spec, resource_options, workload_options
-from dibs.cli.output import say
+from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
+from dibs.cli.output import output_option, say, show_data
 from dibs.errors import InvalidRequest, NoMatch, Problem
 
 if TYPE_CHECKING:
     from dibs.backends.port import Session
+    from dibs.workloads.service import Workloads
 
 
-@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @resource_options
 @workload_options
 @click.option("-d", "--detach", is_flag=True, help="Print its id and leave it running.")
@@ -25,31 +26,41 @@ if TYPE_CHECKING:
 @click.option(
     "--receipt", "with_receipt", is_flag=True, help="Print the receipt to stderr before the command's output."
 )
+@output_option(wide=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
-    command: tuple[str, ...], detach: bool, tty: bool | None, quiet: bool, with_receipt: bool, **values: Any
+    command: tuple[str, ...],
+    detach: bool,
+    tty: bool | None,
+    quiet: bool,
+    with_receipt: bool,
+    output: str,
+    **values: Any,
 ) -> int:
     """Run COMMAND with GPUs that nobody else can take meanwhile.
 
     The command sees exactly the GPUs that were leased for it, and no others. It runs on this host's own file system,
-    read-only but for a private layer, with the working directory writable. Its exit code is passed on; when it ends,
-    however it ends, the GPUs are free again.
+    read-only but for a private layer, with the working directory writable; with --image in a container, with the
+    working directory at the same place. Its exit code is passed on; when it ends, however it ends, the GPUs are free
+    again. With -o json the command's output is part of the answer.
 
     \b
     Examples:
       dibs run --gpu -- python train.py
       dibs run --gpu H100:2 --memory 64Gi --wait 1h -- ./train.sh
       dibs run --gpu nvidia:H100,A100:80GB.. -- nvidia-smi -L
+      dibs run --gpu 1 --image pytorch/pytorch -- python train.py
       dibs run --device nvidia.com/gpu=0 --detach --ttl 8h -- jupyter lab
     """
     from dibs.cli.progress import Progress
-    from dibs.cli.terminal import converse, is_terminal
+    from dibs.cli.terminal import converse, is_terminal, write
     from dibs.remote.choose import open_service
 
     if not command and not values.get("file"):
         problem = Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --")
         raise InvalidRequest(problem)
-    use_tty = (is_terminal() if tty is None else tty) and not detach
+    as_data = output != "table"
+    use_tty = (is_terminal() if tty is None else tty) and not detach and not as_data
     spec = read_spec(values, command, tty=use_tty, interactive=not detach)
     if not spec.command:
         raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
@@ -74,19 +85,33 @@ def run(
 
         say("\n".join(receipt_lines(service.receipt(row.id))))
     if session is None:
-        click.echo(row.name)
+        if as_data:
+            show_data(_data_of(service, row.id), output)
+        else:
+            click.echo(row.name)
         return 0
     gc.enable()
+    pieces: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    take = (lambda item: pieces[item.stream].append(item.data)) if as_data else write
     try:
-        result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9))
+        result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9), take=take)
     finally:
         session.close()
     service.settle(row.id)
+    if as_data:
+        said = {name: b"".join(parts).decode(errors="backslashreplace") for name, parts in pieces.items()}
+        show_data({**_data_of(service, row.id), **said}, output)
     if not quiet and result.reason not in ("exited", "signalled"):
         from dibs.workloads.reconcile import describe
 
         say(f"dibs: {describe(result)}")
     return result.code
+
+
+def _data_of(service: Workloads, sandbox_id: str) -> dict[str, Any]:
+    from dibs.cli.sandbox import sandbox_data
+
+    return sandbox_data(service, sandbox_id)
 
 
 def _with_hint(error: NoMatch, values: dict[str, Any]) -> NoMatch:

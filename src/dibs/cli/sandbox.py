@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.cli.options import read_spec, resource_options, workload_options
+from dibs.cli.names import sandbox_names
+from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
 from dibs.cli.output import Cell, output_option, say, show, show_data, table
 from dibs.errors import InvalidRequest, Problem
 
@@ -27,13 +28,13 @@ def sandbox() -> None:
     \b
     Examples:
       dibs sandbox create --name lab --gpu H100:1
-      dibs sandbox exec lab -- python train.py
-      dibs sandbox cp ./data lab:/tmp
+      dibs exec lab -- python train.py
+      dibs cp ./data lab:/tmp
       dibs sandbox rm lab
     """
 
 
-@sandbox.command(context_settings={"allow_interspersed_args": False})
+@sandbox.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
 @resource_options
 @workload_options
 @output_option(wide=False)
@@ -64,7 +65,7 @@ def create(command: tuple[str, ...], output: str, **values: Any) -> None:
         if output == "table":
             click.echo(row.name)
         else:
-            show_data(_data(row, _lease_of(service, row)), output)
+            show_data(sandbox_data(service, row.id), output)
 
 
 @sandbox.command()
@@ -97,14 +98,23 @@ def ls(output: str, everything: bool) -> None:
         devices = ", ".join(device.id.rpartition("/")[2] for device in lease.devices) if lease else "–"
         ended = f"{row.reason or ''}" if row.ended_at else ""
         line: list[Cell] = [row.name, (row.state, _COLOURS.get(row.state, "dim")), devices, row.username]
-        line += [show_duration((row.ended_at or now) - row.created_at), ended]
+        line += [show_duration((row.ended_at or now) - row.created_at), until(row, now), ended]
         lines.append(line + ([row.id, row.backend] if output == "wide" else []))
-    headers = ["NAME", "STATE", "GPUS", "USER", "AGE", "END", *(["ID", "BACKEND"] if output == "wide" else [])]
-    show(table(headers, lines, right=frozenset({"AGE"})))
+    headers = ["NAME", "STATE", "GPUS", "USER", "AGE", "UNTIL", "END", *(["ID", "BACKEND"] if output == "wide" else [])]
+    show(table(headers, lines, right=frozenset({"AGE", "UNTIL"})))
+
+
+def until(row: SandboxRow, now: float) -> str:
+    """How long it will live; empty if nothing ends it."""
+    from dibs.request.durations import show_duration
+
+    if row.expires_at is None or row.ended_at is not None:
+        return ""
+    return show_duration(row.expires_at - now) if row.expires_at > now else "now"
 
 
 @sandbox.command(name="show")
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 @output_option(wide=False)
 def show_one(sandbox: str, output: str) -> None:
     """Everything about one sandbox: request, devices, state, events.
@@ -145,6 +155,12 @@ def _lease_of(service: Workloads, row: SandboxRow) -> Lease | None:
     return next((lease for lease in service.leases(all=True) if lease.sandbox_id == row.id), None)
 
 
+def sandbox_data(service: Workloads, reference: str) -> dict[str, Any]:
+    """Everything that is told of a sandbox, as data."""
+    row = service.sandbox(reference)
+    return _data(row, _lease_of(service, row))
+
+
 def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
     import msgspec
 
@@ -168,6 +184,7 @@ def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
         "created": time.strftime(stamp, time.gmtime(row.created_at)),
         "started": time.strftime(stamp, time.gmtime(row.started_at)) if row.started_at else None,
         "ended": time.strftime(stamp, time.gmtime(row.ended_at)) if row.ended_at else None,
+        "expires": time.strftime(stamp, time.gmtime(row.expires_at)) if row.expires_at else None,
         "exit": msgspec.to_builtins(result) if result else None,
         "reason": row.reason,
     }
@@ -177,15 +194,15 @@ def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable for this command.")
 @click.option("-w", "--workdir", metavar="DIR", help="Where it runs. Default: the sandbox's working directory.")
 @click.option("-t", "--tty/--no-tty", default=None, help="With a terminal. Default: if you have one.")
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(sandbox: str, command: tuple[str, ...], env: tuple[str, ...], workdir: str | None, tty: bool | None) -> int:
     """Run one more COMMAND in a running sandbox. Its exit code is passed on.
 
     \b
     Examples:
-      dibs sandbox exec lab -- nvidia-smi
-      dibs sandbox exec lab bash
+      dibs exec lab -- nvidia-smi
+      dibs exec lab bash
     """
     from dibs.backends.port import Exec
     from dibs.cli.terminal import converse, is_terminal
@@ -209,26 +226,88 @@ def exec_(sandbox: str, command: tuple[str, ...], env: tuple[str, ...], workdir:
 
 
 @sandbox.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the sandbox ends.")
-@click.option("--timestamps", is_flag=True, help="The time before each piece.")
-def logs(sandbox: str, follow: bool, timestamps: bool) -> None:
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of the past.")
+@click.option("--since", metavar="TIME", help="Only lines from then on: 10m (ago), 2026-05-04T12:00:00Z.")
+@click.option("-t", "--timestamps", is_flag=True, help="The time before each line.")
+def logs(sandbox: str, follow: bool, tail: int | None, since: str | None, timestamps: bool) -> None:
     """The output of a sandbox's command, also after it has ended.
 
     \b
-    Example:
-      dibs sandbox logs -f lab
+    Examples:
+      dibs logs -f lab
+      dibs logs --tail 20 --timestamps lab
     """
     from dibs.backends.port import Output
+    from dibs.cli import log_lines
     from dibs.cli.terminal import write
     from dibs.remote.choose import open_service
 
+    start = None if since is None else _moment(since)
     with open_service() as service:
-        for record in service.logs(sandbox, follow=follow):
-            data = record.data
-            if timestamps:
-                data = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(record.at)).encode() + data
-            write(Output(record.stream, data))
+        records = service.logs(sandbox, follow=follow)
+        if tail is not None or start is not None or timestamps:
+            records = log_lines.lines(records)
+        if start is not None:
+            records = log_lines.since(records, start)
+        if tail is not None:
+            records = log_lines.tail(records, tail, time.time())
+        if timestamps:
+            records = log_lines.stamped(records)
+        for record in records:
+            write(Output(record.stream, record.data))
+
+
+def _moment(text: str) -> float:
+    """A time as seconds: so long ago, or a date and time as ISO 8601 writes it (local unless it names a zone)."""
+    import datetime as dt
+
+    from dibs.request.durations import parse_duration
+
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass  # not a length of time: a date, then
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        remedy = "write it as 10m, or as 2026-05-04T12:00:00Z"
+        raise InvalidRequest(Problem("TIME_INVALID", "since", text, "this is not a time", remedy)) from error
+
+
+@sandbox.command()
+@click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...", shell_complete=sandbox_names)
+@click.option("--timeout", metavar="TIME", help="Give up after this time. Default: as long as it takes.")
+@output_option(wide=False)
+def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
+    """Wait until sandboxes have ended. Prints how each ended; the exit code is that of the first that failed.
+
+    \b
+    Examples:
+      dibs wait train-1
+      dibs wait train-1 train-2 --timeout 2h
+    """
+    from dibs.remote.choose import open_service
+    from dibs.workloads.reconcile import describe
+    from dibs.workloads.service import exit_of
+
+    limit = _duration(timeout, "timeout")
+    until = None if limit is None else time.monotonic() + limit
+    ends: dict[str, Any] = {}
+    with open_service() as service:
+        for name in sandboxes:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            row = service.wait(name, left)
+            end = exit_of(row)
+            assert end is not None  # it has ended, or `wait` would have raised Timeout
+            ends[row.name] = end
+    if output == "table":
+        for name, end in ends.items():
+            click.echo(f"{name}: {describe(end)}" if len(ends) > 1 else describe(end))
+    else:
+        show_data([{"name": name, "exit": end} for name, end in ends.items()], output)
+    return next((end.code for end in ends.values() if end.code), 0)
 
 
 @sandbox.command()
@@ -239,8 +318,8 @@ def cp(source: str, target: str) -> None:
 
     \b
     Examples:
-      dibs sandbox cp ./data lab:/tmp
-      dibs sandbox cp lab:/tmp/result.json .
+      dibs cp ./data lab:/tmp
+      dibs cp lab:/tmp/result.json .
     """
     from dibs.remote.choose import open_service
     from dibs.workloads.files import copy_from, copy_to
@@ -267,7 +346,7 @@ def _split(side: str) -> tuple[str, str] | None:
 
 
 @sandbox.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 def pause(sandbox: str) -> None:
     """Stop the sandbox's processes where they are. It keeps its GPUs.
 
@@ -282,7 +361,7 @@ def pause(sandbox: str) -> None:
 
 
 @sandbox.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 def resume(sandbox: str) -> None:
     """Let a paused sandbox go on.
 
@@ -297,23 +376,23 @@ def resume(sandbox: str) -> None:
 
 
 @sandbox.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 @click.option("--grace", metavar="TIME", help="Between asking and killing. Default: what it was made with, 10s.")
 def stop(sandbox: str, grace: str | None) -> None:
     """Stop a sandbox: ask, then force. Its GPUs are free when this returns; its log and receipt stay.
 
     \b
     Example:
-      dibs sandbox stop lab --grace 2s
+      dibs stop lab --grace 2s
     """
     from dibs.remote.choose import open_service
 
     with open_service() as service:
-        service.stop(sandbox, _grace(grace))
+        service.stop(sandbox, _duration(grace, "grace"))
 
 
 @sandbox.command()
-@click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...")
+@click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...", shell_complete=sandbox_names)
 @click.option("--grace", metavar="TIME", help="Between asking and killing. Default: what it was made with, 10s.")
 def rm(sandboxes: tuple[str, ...], grace: str | None) -> None:
     """Stop sandboxes and remove their files. Receipts stay.
@@ -324,14 +403,14 @@ def rm(sandboxes: tuple[str, ...], grace: str | None) -> None:
     """
     from dibs.remote.choose import open_service
 
-    seconds = _grace(grace)
+    seconds = _duration(grace, "grace")
     with open_service() as service:
         for name in sandboxes:
             service.remove(name, seconds)
             click.echo(name)
 
 
-def _grace(text: str | None) -> float | None:
+def _duration(text: str | None, field: str) -> float | None:
     from dibs.request.durations import parse_duration
 
     if text is None:
@@ -340,4 +419,4 @@ def _grace(text: str | None) -> float | None:
         return parse_duration(text)
     except ValueError as error:
         remedy = "write it as 2s, 1m"
-        raise InvalidRequest(Problem("DURATION_INVALID", "grace", text, str(error), remedy)) from error
+        raise InvalidRequest(Problem("DURATION_INVALID", field, text, str(error), remedy)) from error

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,16 +15,27 @@ from dibs.backends.port import Exit, Output, Session
 from dibs.errors import Conflict
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_IMPATIENT = 3  # Ctrl-C so many times means: now
+_IMPATIENT = 3  # this many Ctrl-C kill the command
+_CTRL_C = 0x03
+_IN_A_ROW = 5.0  # seconds
 
 
 def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def converse(session: Session, *, tty: bool, stdin: bool, kill: Callable[[], None]) -> Exit:
-    """Until the process has ended. `kill` is called when the user has lost patience."""
+def converse(
+    session: Session,
+    *,
+    tty: bool,
+    stdin: bool,
+    kill: Callable[[], None],
+    take: Callable[[Output], None] | None = None,
+) -> Exit:
+    """Until the process has ended. `kill` is called at the third Ctrl-C, `take` with each piece of output."""
+    take = take or write
     source = _stdin_fd() if stdin else None
+    patience = _Patience()
     with _forwarding(session, kill), _raw_mode(tty):
         if tty:
             _resize(session)
@@ -33,12 +45,35 @@ def converse(session: Session, *, tty: bool, stdin: bool, kill: Callable[[], Non
             waiting = [session.fileno()] if source is None else [session.fileno(), source]
             ready, _, _ = select.select(waiting, [], [])
             if source is not None and source in ready:
-                source = source if _pass_on(session, os.read(source, 65536)) else None
+                data = os.read(source, 65536)
+                if tty and patience.lost(data):
+                    kill()
+                source = source if _pass_on(session, data) else None
             if session.fileno() in ready:
                 for item in session.receive(0):
                     if isinstance(item, Exit):
                         return item
-                    write(item)
+                    take(item)
+
+
+class _Patience:
+    """Counts Ctrl-C on a terminal in raw mode, where it is a byte for the command rather than a signal for us.
+
+    Three in a row, with no other key between them and within a few seconds, kill a command that ignores it.
+    """
+
+    def __init__(self) -> None:
+        self._pressed: list[float] = []
+
+    def lost(self, typed: bytes) -> bool:
+        now = time.monotonic()
+        for key in typed:
+            if key == _CTRL_C:
+                self._pressed = [at for at in self._pressed if now - at < _IN_A_ROW]
+                self._pressed.append(now)
+            else:
+                self._pressed.clear()
+        return len(self._pressed) >= _IMPATIENT
 
 
 def _pass_on(session: Session, data: bytes) -> bool:
@@ -98,7 +133,8 @@ def _resize(session: Session) -> None:
         size = os.get_terminal_size(0)
     except OSError:
         return  # stdin is no terminal any more; the size stays as it was
-    session.resize(size.lines, size.columns)
+    if size.lines and size.columns:  # a terminal that has not been given a size has none to pass on
+        session.resize(size.lines, size.columns)
 
 
 @contextmanager

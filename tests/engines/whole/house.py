@@ -88,17 +88,24 @@ class House:
     def env(self) -> dict[str, str]:
         return {**os.environ, "DIBS_HOME": str(self.home.state)}
 
+    @property
+    def work(self) -> Path:
+        """A working directory that the engine sees at the same path."""
+        folder = self.engine.folder / "work"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def dibs(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "dibs", *words], env=self.env, capture_output=True, text=True, check=False,
-            timeout=PATIENCE, **{"stdin": subprocess.DEVNULL, **more},
+            timeout=PATIENCE, **{"stdin": subprocess.DEVNULL, "cwd": self.work, **more},
         )  # fmt: skip
 
     def started(self, *words: str) -> subprocess.Popen[bytes]:
         """`dibs run` on this engine, beside us."""
         child = subprocess.Popen(
             [sys.executable, "-m", "dibs", "run", "--backend", self.kind, "--image", images.REFERENCE, *words],
-            env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.work,
         )  # fmt: skip
         self.children.append(child)
         return child

@@ -74,6 +74,15 @@ def test_sd_09_a_client_that_dies_takes_its_container_with_it(house: House) -> N
 # --- the verbs of a sandbox that stays
 
 
+def test_the_callers_working_directory_comes_along(house: House) -> None:
+    (house.work / "train.sh").write_text("pwd; echo trained >result")
+    done = house.dibs(*run(house, "--gpu", "1", "--", "sh", "train.sh"))
+    assert (done.stdout, done.returncode) == (f"{house.work}\n", 0), done.stderr
+    assert (house.work / "result").read_text() == "trained\n"
+    done = house.dibs(*run(house, "--workdir", "/tmp", "--", "sh", "-c", "pwd; ls"))
+    assert done.stdout == "/tmp\n", "a folder of the image, and nothing is mounted"
+
+
 def test_every_verb_of_the_command_works_on_a_container(house: House, tmp_path: Path) -> None:
     def dibs(*words: str, code: int = 0) -> str:
         done = house.dibs("sandbox", *words)

@@ -1,0 +1,55 @@
+"""What a shell completes: names of sandboxes, models, devices, backends.
+
+click asks while the user presses Tab. A host without a ledger, or one that cannot be reached, completes to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACKENDS = ("auto", "local", "docker", "podman")
+NETWORKS = ("host", "none")
+
+
+def sandbox_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
+    from dibs.errors import DibsError
+    from dibs.remote.choose import open_service
+
+    try:
+        with open_service() as service:
+            names = [row.name for row in service.sandboxes(all=True)]
+    except (DibsError, OSError):
+        return []  # nothing to offer; the command itself will say why
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def gpu_requests(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
+    """The models of this host, then those that dibs knows."""
+    from dibs.devices import catalogue
+    from dibs.errors import DibsError
+    from dibs.remote.choose import open_service
+
+    try:
+        with open_service() as service:
+            here = [state.device.model for state in service.devices()[1]]
+    except (DibsError, OSError):
+        here = []
+    known = [*here, "all", *(model.key for model in catalogue.MODELS)]
+    return [name for name in dict.fromkeys(known) if name and name.lower().startswith(incomplete.lower())]
+
+
+def device_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
+    from dibs.errors import DibsError
+    from dibs.remote.choose import open_service
+
+    try:
+        with open_service() as service:
+            devices = [state.device for state in service.devices()[1]]
+    except (DibsError, OSError):
+        return []
+    names = [device.attachment.cdi_name for device in devices if device.attachment]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def backend_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
+    return [name for name in BACKENDS if name.startswith(incomplete)]

@@ -1,0 +1,37 @@
+"""Lines of a log: cut at their ends, counted from the end, stamped."""
+
+from __future__ import annotations
+
+from dibs.backends.port import LogRecord
+from dibs.cli.log_lines import lines, since, stamped, tail
+
+OUT, ERR = "stdout", "stderr"
+
+
+def record(at: float, data: bytes, stream: str = OUT) -> LogRecord:
+    return LogRecord(at, "stdout" if stream == OUT else "stderr", data)
+
+
+def test_pieces_become_lines_with_the_time_at_which_each_began() -> None:
+    found = list(lines([record(1, b"a"), record(2, b"b\nc\nd"), record(3, b"e")]))
+    assert [(one.at, one.data) for one in found] == [(1, b"ab\n"), (2, b"c\n"), (2, b"de")]
+
+
+def test_the_streams_do_not_mix() -> None:
+    found = list(lines([record(1, b"ou"), record(2, b"err\n", ERR), record(3, b"t\n")]))
+    assert [(one.stream, one.data) for one in found] == [(ERR, b"err\n"), (OUT, b"out\n")]
+
+
+def test_the_last_lines_of_the_past_and_everything_after() -> None:
+    past = [record(n, f"{n}\n".encode()) for n in range(5)]
+    assert [one.data for one in tail(past, 2, now=10)] == [b"3\n", b"4\n"]
+    assert [one.data for one in tail([*past, record(20, b"new\n")], 1, now=10)] == [b"4\n", b"new\n"]
+    assert [one.data for one in tail([*past, record(0, b""), record(20, b"x")], 0, now=10)] == [b"", b"x"]
+
+
+def test_only_what_was_written_since_then() -> None:
+    assert [one.data for one in since([record(1, b"a"), record(2, b""), record(3, b"c")], 2)] == [b"", b"c"]
+
+
+def test_a_stamp_stands_before_each_line() -> None:
+    assert [one.data for one in stamped([record(0.25, b"a\n")])] == [b"1970-01-01T00:00:00.250Z a\n"]

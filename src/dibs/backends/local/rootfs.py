@@ -19,6 +19,7 @@ from dibs.backends.proc import below, unescape
 
 # Made anew in every sandbox, or bound apart.
 OWN = ("/proc", "/dev", "/sys", "/tmp", "/run")  # noqa: S108  # names of mount points, no files are made there
+SCRATCH = "/var/tmp"  # noqa: S108  # the same
 # File systems of the kernel or of a session: nothing in them is a file that a workload came for.
 NOT_FILES = frozenset(
     [
@@ -137,8 +138,8 @@ def _take_apart(folder: str, layout: Layout, mounts: dict[str, str], refused: fr
         return
     for entry in entries:
         path = entry.path
-        if path in OWN:
-            continue
+        if path in OWN or (path == SCRATCH and not entry.is_symlink()):
+            continue  # what is mounted in there on the host would only be covered
         if entry.is_symlink():
             layout.args += ["--symlink", os.readlink(path), path]
         elif entry.is_dir(follow_symlinks=False):
@@ -174,9 +175,9 @@ def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = 
     layout.tmpfs("/dev/shm", "1777", shm)  # noqa: S108  # the sandbox's own
     layout.tmpfs("/tmp", "1777")  # noqa: S108  # the sandbox's own
     layout.tmpfs("/run")
-    if host_root and os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"):  # noqa: S108
+    if host_root and os.path.isdir(SCRATCH) and not os.path.islink(SCRATCH):
         # An ordinary user could not write through an overlay into a folder of root's.
-        layout.tmpfs("/var/tmp", "1777")  # noqa: S108
+        layout.tmpfs(SCRATCH, "1777")
     layout.points += ["/proc", "/dev", "/sys"]
     if not host_network:
         return
@@ -222,7 +223,7 @@ def place(target: str, root: str) -> str:
             del done[-1:]
             continue
         path = "/" + "/".join([*done, part])
-        fresh = any(below(path, own) for own in (*OWN, "/var/tmp"))  # noqa: S108
+        fresh = any(below(path, own) for own in (*OWN, SCRATCH))
         if not fresh and links < 40 and os.path.islink(f"{root.rstrip('/')}{path}"):
             links += 1
             link = os.readlink(f"{root.rstrip('/')}{path}")

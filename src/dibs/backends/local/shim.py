@@ -64,6 +64,8 @@ else:
     from wire import cut, decode, encode, frame
 
 PHASE_ROOM = 8
+MOUNTING = 1 << 21  # CAP_SYS_ADMIN, which no command has
+SETUP_TIME = 60  # seconds; arbitrary, and more than any set-up takes
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
 
 
@@ -222,11 +224,15 @@ class Shim(Keeper):
         except OSError as error:
             raise RuntimeError(self.complaint()) from error
         os.write(self.guard, digits)
-        # bubblewrap needs its capabilities for every step of the set-up and gives them all up at the end of it. There
-        # is no event for that; it takes a few milliseconds.
-        while status_field(self.init, "CapEff").strip("0"):
+        # bubblewrap needs its capabilities for every step of the set-up, and gives up those that are not for the command
+        # at the end of it. There is no event for that; it takes a few milliseconds.
+        until = boottime() + SETUP_TIME
+        while int(status_field(self.init, "CapEff") or "0", 16) & MOUNTING:
             if gone(self.init_fd):
                 break
+            if boottime() > until:
+                self.kill()
+                raise RuntimeError(f"bubblewrap was not ready after {SETUP_TIME} seconds")
             time.sleep(0.0003)
         if gone(self.init_fd) or gone(self.process_fd):
             raise RuntimeError(self.complaint())

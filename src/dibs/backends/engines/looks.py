@@ -8,19 +8,21 @@ described by the engine's record alone (`recorded`).
 from __future__ import annotations
 
 import os
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dibs.backends import proc
+from dibs.backends import proc, within
 from dibs.backends.engines import keeping, looking, recording, views
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import own_task
 from dibs.backends.engines.lives import Lives
 from dibs.backends.engines.looking import View
-from dibs.backends.port import Handle, Observation
+from dibs.backends.port import Handle, NodeFact, Observation
 from dibs.errors import BackendUnavailable, Conflict
 from dibs.home import Home
 from dibs.process import ProcessName, absent
@@ -67,6 +69,8 @@ class Looks(Lives):
             pid = int(((document or {}).get("State") or {}).get("Pid") or 0)
             init = keeping.remember_init(folder, pid, handle.data.get("container", "")) if pid else None
         found = before
+        if before is not None and init is not None:
+            before = msgspec.structs.replace(before, nodes=_with_nodes(before.nodes, init.pid, document))
         if init is not None:
             found = self._running(handle, init, before, document) or before
         elif self.facts().peer is None:
@@ -97,6 +101,7 @@ class Looks(Lives):
                 told = views.spoken(words if steady else recording.words(document or {}))
                 told["seccomp"] = "filter" if proc.status(init.pid).get("Seccomp") == "2" else "none"
                 found = views.look(view, env, told, "after start")
+                found = msgspec.structs.replace(found, nodes=_with_nodes(found.nodes, init.pid, document))
         except (BackendUnavailable, OSError) as error:
             if not _ends(init):
                 raise error if isinstance(error, BackendUnavailable) else looking.unreadable("it", error) from error
@@ -110,6 +115,21 @@ class Looks(Lives):
         """
         document = self.ask(handle, "GET", container(handle) + "/json")
         return recording.recorded(document, self.facts())
+
+
+def _with_nodes(nodes: tuple[NodeFact, ...], pid: int, document: dict[str, Any] | None) -> tuple[NodeFact, ...]:
+    """Nodes that the engine says it has made outside of /dev are looked for there. Folders of the image are not
+    searched: a node in them cannot be opened unless the engine allows its numbers."""
+    host = (document or {}).get("HostConfig") or {}
+    found = {*nodes}
+    for device in host.get("Devices") or ():
+        path = os.path.normpath(str(device.get("PathInContainer") or "/"))
+        if path.startswith("/") and not proc.below(path, "/dev"):
+            with suppress(OSError), within.opened(f"/proc/{pid}/root", path) as fd:
+                info = os.fstat(fd)
+                if stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
+                    found.add(proc.node(path, info))
+    return tuple(sorted(found))
 
 
 def _with_report(seen: Observation | None, handle: Handle, document: dict[str, Any], *, podman: bool) -> Observation:

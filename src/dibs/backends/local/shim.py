@@ -224,8 +224,8 @@ class Shim(Keeper):
         except OSError as error:
             raise RuntimeError(self.complaint()) from error
         os.write(self.guard, digits)
-        # bubblewrap needs its capabilities for every step of the set-up, and gives up those that are not for the command
-        # at the end of it. There is no event for that; it takes a few milliseconds.
+        # bubblewrap needs its capabilities for every step of the set-up, and gives up those that are not for the
+        # command at the end of it. There is no event for that; it takes a few milliseconds.
         until = boottime() + SETUP_TIME
         while int(status_field(self.init, "CapEff") or "0", 16) & MOUNTING:
             if gone(self.init_fd):

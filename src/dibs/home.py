@@ -9,6 +9,7 @@ never meet. Everybody who needs a path asks here; nobody else reads these variab
     <state>/queue/<ticket>        one FIFO per process that waits for devices
     <state>/late-<uid>/           what an engine may still make for creators that were killed
     <state>/simulated.json        the simulated world, while one is switched on
+    <state>/simulated-id          what tells this home's simulated devices from another's
     <config>/classes/*.yaml       further device classes
 """
 

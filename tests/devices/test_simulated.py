@@ -224,7 +224,7 @@ def test_switching_on_again_replaces_the_world(home: Home) -> None:
     assert len(offered(home).devices) == 8
     simulate(home, parse_world("L4:2"))
     assert [device.model for device in offered(home).devices] == ["L4", "L4"]
-    assert [path.name for path in home.state.iterdir() if path.is_file()] == ["simulated.json"]
+    assert sorted(path.name for path in home.state.iterdir() if path.is_file()) == ["simulated-id", "simulated.json"]
 
 
 def test_switching_off_says_whether_there_was_a_world(home: Home) -> None:

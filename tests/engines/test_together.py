@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,15 +26,17 @@ class Door:
         self._lock.release()
 
     def until(self, passed: int) -> None:
+        deadline = time.monotonic() + 60.0
         while self.passed < passed:
-            pass
+            assert time.monotonic() < deadline, f"{self.passed} of {passed} have come"
+            time.sleep(0.001)
 
 
 def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> None:
     looks = 0
     go = threading.Semaphore(0)
 
-    def look() -> int:
+    def look(_: str) -> int:
         nonlocal looks
         looks += 1
         number = looks
@@ -45,14 +48,14 @@ def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> Non
     together = Together(look)
     together._joining = door = Door()  # type: ignore[assignment]
     with ThreadPoolExecutor(20) as pool:
-        first = pool.submit(together)
+        first = pool.submit(together, "")
         door.until(2)  # it has come, and has begun
-        second = [pool.submit(together) for _ in range(8)]
+        second = [pool.submit(together, "") for _ in range(8)]
         door.until(10)
         go.release()
         assert first.result() == 1
         door.until(11)  # one of them has begun, for all
-        third = [pool.submit(together) for _ in range(4)]
+        third = [pool.submit(together, "") for _ in range(4)]
         door.until(15)
         go.release()
         assert {one.result() for one in second} == {2}
@@ -61,4 +64,4 @@ def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> Non
             with pytest.raises(ValueError, match="the third fails"):
                 one.result()
         go.release()
-        assert together() == 4
+        assert together("") == 4

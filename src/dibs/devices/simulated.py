@@ -29,6 +29,7 @@ MAX_PARTS = 64
 DEFAULT_MODEL = "H100"
 DEFAULT_REASON = "switched off by the simulation"
 
+IDENTITY = "simulated-id"
 SPEC_FILE = "sim.dibs-gpu.json"
 _SPEC = "sim.dibs/gpu"
 _DRIVER_VERSIONS = {"nvidia": "580.95.5", "amd": "6.16.6", "intel": "1.6.0"}
@@ -94,11 +95,35 @@ def simulate(home: Home, world: World) -> tuple[Device, ...]:
     data = msgspec.json.format(msgspec.json.encode(world), indent=2) + b"\n"
     try:
         _write(home, data)
+        _make_identity(home)
     except OSError as error:
         raise _unusable(home, f"the simulated world cannot be written: {error.strerror}") from error
     devices = devices_of(world)
     _write_spec(home, devices)
     return devices
+
+
+def _make_identity(home: Home) -> None:
+    """What tells this home's simulated cards from another's of the same name; it stays when the world changes."""
+    if identity(home):
+        return
+    draft = home.state / f".simulated-id.{os.getpid()}"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, home.file_mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(os.urandom(8).hex())
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, home.state / IDENTITY)
+    draft.unlink()
+
+
+def identity(home: Home) -> str:
+    """The identity of a home's simulation; "" if it has none yet."""
+    try:
+        return (home.state / IDENTITY).read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise _unusable(home, f"the simulated world's identity cannot be read: {error.strerror}") from error
 
 
 def _write_spec(home: Home, devices: tuple[Device, ...]) -> None:
@@ -115,7 +140,8 @@ def _write_spec(home: Home, devices: tuple[Device, ...]) -> None:
         if device.attachment is not None
     )
     try:
-        spec = at_minimum_version(Spec(kind=_SPEC, devices=entries))
+        marked = ContainerEdits(env=(f"DIBS_WORLD={identity(home)}",))  # also what is started past dibs is told apart
+        spec = at_minimum_version(Spec(kind=_SPEC, devices=entries, container_edits=marked))
         write_file(spec, str(home.state / "cdi" / SPEC_FILE), overwrite=True)
     except CdiError as error:
         raise _unusable(home, f"the spec of the simulated world cannot be written: {error}") from error

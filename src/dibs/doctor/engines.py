@@ -54,6 +54,22 @@ def _examine(engine: EngineBackend, named: str, scene: Scene) -> Iterator[Findin
         return
     yield Finding(name, "ok", f"{engine.name} {facts.version} answers", where.target)
     yield from judge(engine.name, facts, scene)
+    yield from _privileged(engine)
+
+
+def _privileged(engine: EngineBackend) -> Iterator[Finding]:
+    """Containers that may open every device. They block none: most of them watch the host, and use no card."""
+    name = f"engine.{engine.name}.privileged"
+    try:
+        found = sorted(one.name for one in engine.external_holders(lambda: ()) if one.privileged)
+    except BackendUnavailable as error:
+        yield Finding(name, "warn", f"the containers of {engine.name} are not known", error.problems[0].reason)
+        return
+    if found:
+        title = f"privileged containers of {engine.name} may open every GPU: {', '.join(found)}"
+        why = "they hold none for dibs unless they asked for it; what they really use is seen by its processes only"
+        fix = f"give it the devices that it needs by name, in place of privileges: {engine.name} run --device …"
+        yield Finding(name, "warn", title, why, fix)
 
 
 def _fix(engine: str, code: str, target: str) -> str:

@@ -60,6 +60,12 @@ def prepare(
         device: share.consumed["memory"] // _NANO for device, share in plan.shares.items() if "memory" in share.consumed
     }
     env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes)
+    if simulated:
+        from dibs.devices.simulated import identity
+
+        if world := identity(home):
+            env["DIBS_WORLD"] = world  # two homes may simulate cards of the same name on one host
+            told |= {"DIBS_WORLD"}
     workdir = _workdir(spec, problems, private=private, own_root=spec.root == "host" and not spec.image)
     # What was allowed from afar was checked by the name that it has without links; to follow one now would undo that.
     mounts = tuple(

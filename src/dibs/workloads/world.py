@@ -21,7 +21,7 @@ from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
-from dibs.process import ProcessName, absent, node_name
+from dibs.process import ProcessName, absent, name_of, node_name
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.reconcile import handle_of
@@ -44,7 +44,7 @@ def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
     from dibs.devices.inventory import look
 
     ours = started_by_dibs(ledger)
-    found = _with_containers(look(home, started_by_dibs=ours), registry, ours)
+    found = _with_containers(look(home, started_by_dibs=ours), registry, ledger, ours)
     found = _with_unknown(ledger, found)
     _tell_of_health(ledger, found)
     return found
@@ -65,35 +65,44 @@ def _with_unknown(ledger: Ledger, inventory: Inventory) -> Inventory:
     return msgspec.structs.replace(inventory, errors=(*inventory.errors, *errors))
 
 
-def _with_containers(inventory: Inventory, registry: Registry, ours: Callable[[int], bool]) -> Inventory:
-    """Mark the devices that a container of an engine has. An engine that does not answer is an error that is shown; its
-    containers are then those that can be seen to run."""
+def _with_containers(
+    inventory: Inventory, registry: Registry, ledger: Ledger, ours: Callable[[int], bool]
+) -> Inventory:
+    """Mark the devices that a container has which is no live sandbox of this ledger, whatever its labels say.
+
+    An engine that does not answer is an error that is shown; its containers are then those that can be seen to run.
+    So are those of an engine that answers and has forgotten them.
+    """
     engines = registry.engines()
     if not engines or not inventory.devices:
         return inventory
     from dibs.backends.engines.external import ExternalHolder, held
+    from dibs.backends.engines.unasked import running
+    from dibs.devices.simulated import identity
 
     holders: list[ExternalHolder] = []
     silent: dict[str, Problem] = {}
     for engine in engines:
         try:
-            holders += engine.external_holders()
+            holders += engine.external_holders(lambda: _own_containers(ledger))
         except BackendUnavailable as error:
             silent[engine.name] = error.problems[0]
     errors = inventory.errors
+    told = {holder.container for holder in holders}
+    seen, complete = running(ours, None if silent else told | _own_containers(ledger))
+    # What was started or has ended meanwhile is in the ledger by now, or gone.
+    own = _own_containers(ledger) if seen else set()
+    holders += [one for one in seen if one.container not in told | own and name_of(one.pid) is not None]
     if silent:
-        from dibs.backends.engines.unasked import running
-
-        seen, complete = running(ours)
-        holders += seen
         known = "known by what runs only" if complete else "not known"
         errors += tuple(
             SourceError(name, f"the containers that have devices are {known}: {problem.reason}", problem.remedy)
             for name, problem in silent.items()
         )
+    world = identity(registry.home) if inventory.simulated else ""
     uses = {
-        device: ExternalUse(holder.pid, holder.engine or "its engine does not answer", holder.phrase)
-        for device, holder in held(holders, inventory.devices).items()
+        device: ExternalUse(holder.pid, holder.engine or "no engine tells of it", holder.phrase)
+        for device, holder in held(holders, inventory.devices, world).items()
     }
     devices = tuple(
         msgspec.structs.replace(device, used_by=(*device.used_by, uses[device.id])) if device.id in uses else device
@@ -115,6 +124,12 @@ def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
             if not any(event.kind == "lease.unhealthy" and event.detail == detail for event in known):
                 with ledger.writing():
                     ledger.note("lease.unhealthy", sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
+
+
+def _own_containers(ledger: Ledger) -> set[str]:
+    """The ids of the containers of live sandboxes. Labels prove nothing: they are copied, and outlive leases."""
+    handles = (handle_of(row) for row in ledger.sandboxes(live_only=True) if row.handle is not None)
+    return {handle.data["container"] for handle in handles if handle.data.get("container")}
 
 
 def started_by_dibs(ledger: Ledger) -> Callable[[int], bool]:

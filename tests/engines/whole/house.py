@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines import images
+from tests.engines.images import REFERENCE
 from tests.engines.running import Engine
 
 from dibs.backends.port import Exec, Exit, Session
@@ -145,17 +146,20 @@ class House:
         status, answer = self.engine.api("DELETE", f"{self.engine.prefix}/containers/{name}?force=true&timeout=0")
         assert status < 300, answer
 
-    def foreign(self, name: str, **host: Any) -> str:
+    def foreign(
+        self, name: str, *, image: str = REFERENCE, labels: dict[str, str] | None = None,
+        command: tuple[str, ...] = ("sleep", "1000"), **host: Any,
+    ) -> str:  # fmt: skip
         """A container that dibs did not start. `host`: in the engine's own words."""
         if self.kind == "docker":
             path, body = f"/containers/create?name={name}", {
-                "Image": images.REFERENCE, "Cmd": ["sleep", "1000"],
+                "Image": image, "Cmd": list(command), "Labels": labels or {},
                 "HostConfig": {"NetworkMode": "none", **host}, "StopTimeout": 0,
             }  # fmt: skip
         else:
             path, body = "/containers/create", {
-                "name": name, "image": images.REFERENCE, "command": ["sleep", "1000"], "netns": {"nsmode": "none"},
-                "stop_timeout": 0, **host,
+                "name": name, "image": image, "command": list(command), "netns": {"nsmode": "none"},
+                "labels": labels or {}, "stop_timeout": 0, **host,
             }  # fmt: skip
         prefix = "/v1.44" if self.kind == "docker" else self.engine.prefix
         status, answer = self.engine.api("POST", prefix + path, json=body)

@@ -19,8 +19,8 @@ look from outside comes right after.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,7 +37,7 @@ from dibs.home import Home
 from dibs.process import absent
 
 if TYPE_CHECKING:
-    from dibs.backends.engines.external import ExternalHolder
+    from dibs.backends.engines.external import ExternalHolder, Given
     from dibs.backends.engines.watching import Watch
 
 
@@ -59,6 +59,10 @@ class EngineBackend(Creations, Starts, Conversations, Files):
     # --- filled in by each engine
 
     def _events_path(self, filters: str) -> str:
+        raise NotImplementedError
+
+    def _given(self, document: dict[str, Any]) -> Given:
+        """What a container may open beyond what its description says of devices."""
         raise NotImplementedError
 
     def _stats(self, handle: Handle) -> Usage:
@@ -86,11 +90,11 @@ class EngineBackend(Creations, Starts, Conversations, Files):
         filters = msgspec.json.encode({"type": ["container"], "label": [f"dibs.home={self._home.state}"]}).decode()
         return Watch(self.client, self._events_path(filters), on_change).start()
 
-    def external_holders(self) -> list[ExternalHolder]:
-        """Running containers that have devices and that are none of ours. Raises BackendUnavailable."""
-        return self._external()
+    def external_holders(self, ours: Callable[[], Collection[str]]) -> list[ExternalHolder]:
+        """Running containers that have devices, but for those with an id of `ours`. Raises BackendUnavailable."""
+        return self._external(ours)
 
-    def _look_for_holders(self) -> list[ExternalHolder]:
+    def _look_for_holders(self, ours: Callable[[], Collection[str]]) -> list[ExternalHolder]:
         from dibs.backends.engines.external import PATIENCE, holders
 
         if self._unanswered is not None and time.monotonic() - self._unanswered[0] < UNANSWERED:
@@ -98,7 +102,7 @@ class EngineBackend(Creations, Starts, Conversations, Files):
         began = time.monotonic()
         try:
             with self.asking() as client:
-                found = holders(self.name, client, str(self._home.state))
+                found = holders(self.name, client, ours, self._given)
         except BackendUnavailable as error:
             now = time.monotonic()
             stuck = now - began >= PATIENCE and not self._silent  # the silent one is seen to by `client`

@@ -6,7 +6,7 @@ where the engine has no CDI, or as nodes. Never by count: Docker gives the first
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dibs.backends.engines import rendering
 from dibs.backends.engines.backend import EngineBackend
@@ -17,6 +17,9 @@ from dibs.backends.engines.facts import Facts, architecture, environment_of, on_
 from dibs.backends.port import Handle, Usage
 from dibs.home import Home
 from dibs.http import query
+
+if TYPE_CHECKING:
+    from dibs.backends.engines.external import Given
 
 NEWEST = (1, 44)  # the API that this was written for: devices by CDI name, and folders told by the engine
 OLDEST = (1, 41)
@@ -162,6 +165,15 @@ class DockerBackend(EngineBackend):
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(filters=filters)
+
+    def _forbid_restart(self, handle: Handle) -> None:
+        body = {"RestartPolicy": {"Name": "no"}}
+        self.ask(handle, "POST", container(handle) + "/update", json=body, accept=(404, 409))
+
+    def _given(self, document: dict[str, Any]) -> Given:
+        from dibs.backends.engines.external import Given
+
+        return Given(tuple(str(rule) for rule in (document.get("HostConfig") or {}).get("DeviceCgroupRules") or ()))
 
     def _stats(self, handle: Handle) -> Usage:
         path = container(handle)

@@ -60,11 +60,14 @@ class Lives(Engine):
     def status(self, handle: Handle) -> Status:
         folder = Path(handle.folder)
         try:
-            state = self._state(handle)
+            document = self._document(handle)
+            state = None if document is None else document["State"]
+            found = self._told(folder, state)
+            if document is not None and found.phase is Phase.EXITED:
+                self._keep_ended(handle, document)
         except BackendUnavailable as error:
             proved = keeping.gone(folder)
             return Status(Phase.EXITED, _proved(proved)) if proved else Status(Phase.UNKNOWN, detail=str(error))
-        found = self._told(folder, state)
         if found.phase is Phase.HELD and keeping.init_of(folder) is None:
             return found  # it was never started
         if found.phase in (Phase.RUNNING, Phase.PAUSED):
@@ -77,6 +80,15 @@ class Lives(Engine):
         if found.phase is Phase.UNKNOWN and keeping.init_of(folder) is not None:
             return Status(Phase.EXITED, states.exit_of(state or {}, keeping.ending(folder)))  # its removal was cut off
         return found
+
+    def _keep_ended(self, handle: Handle, document: dict[str, Any]) -> None:
+        """Take a restart policy away that was set by hand: the engine would start it again, without a lease."""
+        policy = ((document.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or "no"
+        if policy != "no":
+            self._forbid_restart(handle)
+
+    def _forbid_restart(self, handle: Handle) -> None:
+        raise NotImplementedError
 
     def _confirmed(self, handle: Handle, told: Status, state: dict[str, Any]) -> Status:
         """What an engine calls running, compared with its processes. One that cannot write (its disk is full) or whose

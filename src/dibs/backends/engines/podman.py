@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dibs.backends.engines import early, keeping, rendering
 from dibs.backends.engines.backend import EngineBackend
@@ -16,9 +18,12 @@ from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.engine import container, identity
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path, podman_spec_dirs, resolved
-from dibs.backends.port import Handle, Session, Usage
+from dibs.backends.port import Handle, NodeFact, Session, Usage
 from dibs.home import Home
 from dibs.http import query
+
+if TYPE_CHECKING:
+    from dibs.backends.engines.external import Given
 
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
@@ -182,6 +187,31 @@ class PodmanBackend(EngineBackend):
 
     def _events_path(self, filters: str) -> str:
         return "/events" + query(stream=True, filters=filters)
+
+    def _forbid_restart(self, handle: Handle) -> None:
+        self.ask(handle, "POST", container(handle) + "/update" + query(restartPolicy="no"), json={}, accept=(404, 409))
+
+    def _given(self, document: dict[str, Any]) -> Given:
+        """Podman does not tell rules, nor devices by CDI name; both are in what it wrote for the runtime."""
+        from dibs.backends.engines.external import Given
+        from dibs.backends.engines.looking import STANDARD
+
+        try:
+            with open(self.facts().seen(str(document.get("OCIConfigPath") or "/")), "rb") as file:
+                linux = msgspec.json.decode(file.read()).get("linux") or {}
+        except (OSError, msgspec.DecodeError):
+            return Given()  # not visible from here, or being written: what it was asked for has to do
+        rules = []
+        for rule in (linux.get("resources") or {}).get("devices") or ():
+            if rule.get("allow"):
+                numbers = ":".join("*" if rule.get(key) is None else str(rule[key]) for key in ("major", "minor"))
+                rules.append(f"{rule.get('type') or 'a'} {numbers} {rule.get('access') or 'rwm'}")
+        nodes = tuple(
+            NodeFact(one["path"], one["type"], int(one.get("major") or 0), int(one.get("minor") or 0))
+            for one in linux.get("devices") or ()
+            if one.get("type") in ("b", "c") and one["path"].removeprefix("/dev/") not in STANDARD
+        )
+        return Given(tuple(rules), nodes)
 
     def _stats(self, handle: Handle) -> Usage:
         document = self.ask(handle, "GET", "/containers/stats" + query(containers=identity(handle), stream=False))

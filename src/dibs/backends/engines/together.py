@@ -9,19 +9,20 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Together(Generic[T]):
-    """Call it, from any thread."""
+class Together(Generic[A, T]):
+    """Call it, from any thread. Of the arguments, those of the caller who looks for all are used."""
 
-    def __init__(self, look: Callable[[], T]) -> None:
+    def __init__(self, look: Callable[[A], T]) -> None:
         self._look = look
         self._looking = threading.Lock()
         self._joining = threading.Lock()
         self._next: _Look[T] | None = None  # that has not begun
 
-    def __call__(self) -> T:
+    def __call__(self, argument: A) -> T:
         with self._joining:
             if self._next is None:
                 self._next = _Look()
@@ -31,7 +32,7 @@ class Together(Generic[T]):
                 with self._joining:
                     self._next = None  # who comes from now on must not get this one
                 try:
-                    mine.found = self._look()
+                    mine.found = self._look(argument)
                 except Exception as error:  # noqa: BLE001 - raised below, to everybody
                     mine.error = error
                 mine.over = True

@@ -1,26 +1,32 @@
-"""Containers whose engine cannot be asked: killed, frozen, or too busy to answer. They run on without it.
+"""Containers that no engine tells of: killed, frozen or too busy to answer, or started anew without its records.
 
-The inventory looks here then, so that their cards are not given away meanwhile. What can be seen is what runs:
-processes with a /dev of their own, and the device nodes in it. Whose they are the kernel does not say.
+They run on without it. The inventory looks here as well, so that their cards are not given away. What can be seen is
+what runs: processes with a /dev of their own, and the device nodes in it. Whose they are the kernel does not say.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from dibs.backends import proc
 from dibs.backends.engines import looking
-from dibs.backends.engines.external import ExternalHolder
+from dibs.backends.engines.external import WORLD, ExternalHolder
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable
 
 _ID = re.compile(r"[0-9a-f]{64}")
+_SYS_ADMIN = 1 << 21
 
 
-def running(ours: Callable[[int], bool]) -> tuple[list[ExternalHolder], bool]:
-    """Containers with devices, but for those that are `ours` (asked by process id); whether all could be looked at."""
-    found: list[ExternalHolder] = []
+def running(ours: Callable[[int], bool], known: Collection[str] | None = None) -> tuple[list[ExternalHolder], bool]:
+    """Containers with devices, but for those that are `ours` (asked by process id); whether all could be looked at.
+
+    `known`: the ids of the containers that engines have told of. Then only others with an id are looked for, and no
+    sandboxes of other kinds.
+    """
+    found: dict[int, ExternalHolder] = {}
     looked_at: set[int] = set()
     complete = True
     host = os.stat("/dev").st_dev
@@ -29,10 +35,15 @@ def running(ours: Callable[[int], bool]) -> tuple[list[ExternalHolder], bool]:
             continue
         pid = int(entry)
         try:
+            container = container_of(pid)
+            if known is not None and (not container or container in known):
+                continue
             namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
             if namespace in looked_at:
+                if namespace in found and not found[namespace].world:
+                    found[namespace] = _holder(pid, container, found[namespace].nodes)
                 continue
-            other = os.stat(f"/proc/{pid}/root/dev").st_dev != host and not ours(pid)
+            other = os.stat(f"/proc/{pid}/root/dev").st_dev != host and not ours(pid) and not _privileged(pid)
             nodes = looking.device_nodes(pid) if other else ()
         except PermissionError:
             complete = False
@@ -44,17 +55,30 @@ def running(ours: Callable[[int], bool]) -> tuple[list[ExternalHolder], bool]:
             continue
         looked_at.add(namespace)  # not before: another process of it may tell what one that ends does not
         if nodes:
-            found.append(_holder(pid, nodes))
-    return found, complete
+            found[namespace] = _holder(pid, container, nodes)
+    return list(found.values()), complete
 
 
-def _holder(pid: int, nodes: tuple[NodeFact, ...]) -> ExternalHolder:
+def container_of(pid: int) -> str:
+    """The id of the container that a process is in; "" if there is none. OSError if it has ended."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        named = _ID.search(file.read())
+    return named[0] if named else ""
+
+
+def _privileged(pid: int) -> bool:
+    """A privileged container may open every device and need not use any; see `external`."""
+    with open(f"/proc/{pid}/status") as file:
+        bounding = next((int(line.split()[1], 16) for line in file if line.startswith("CapBnd:")), 0)
+    return bool(bounding & _SYS_ADMIN)
+
+
+def _holder(pid: int, container: str, nodes: tuple[NodeFact, ...]) -> ExternalHolder:
     try:
-        with open(f"/proc/{pid}/cgroup") as file:
-            named = _ID.search(file.read())
+        world = proc.variables(proc.words(pid, "environ")).get(WORLD, "")
     except OSError:
-        named = None
-    container = named[0] if named else ""
+        world = ""
     return ExternalHolder(
-        engine="", container=container, name=container[:12] or f"of process {pid}", image="", pid=pid, nodes=nodes
-    )
+        engine="", container=container, name=container[:12] or f"of process {pid}", image="", pid=pid, nodes=nodes,
+        world=world,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.engines import images, shared
-from tests.engines.whole.house import House
+from tests.engines.whole.house import House, until
 
 from dibs.backends.engines import client, external
 from dibs.backends.engines import engine as line
@@ -92,6 +92,17 @@ def test_an_engine_that_does_not_answer_is_told_with_the_cards(house: House) -> 
     assert house.again().devices()[0].errors == ()
 
 
+def freeze(pid: int) -> None:
+    """Stop a process: every thread of it, each of which may answer until it has been."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stopped() -> bool:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+    until(stopped)
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits ten seconds and more for an engine waits a moment."""
@@ -109,7 +120,7 @@ def lost(request: pytest.FixtureRequest, house: House, hasty: None) -> Iterator[
         yield house
         house.engine.start()
     else:
-        os.kill(house.engine.process, signal.SIGSTOP)
+        freeze(house.engine.process)
         yield house
         os.kill(house.engine.process, signal.SIGCONT)
 
@@ -173,7 +184,7 @@ def test_who_has_waited_for_a_silent_engine_once_does_not_wait_again_at_once(
 
     monkeypatch.setattr(client.Client, "answer", answer)
     monkeypatch.setattr(line, "RETRY_AFTER", 1e9)
-    os.kill(house.engine.process, signal.SIGSTOP)
+    freeze(house.engine.process)
     try:
         for _ in range(3):
             assert [one.source for one in house.service.devices()[0].errors] == [house.kind]

@@ -165,9 +165,12 @@ def test_a_container_that_may_open_a_device_by_a_rule_holds_it(house: House, mon
         house.create(device="vendor.example/gpu=0")
 
 
+def privileged(house: House) -> dict[str, Any]:
+    return {"Privileged" if house.kind == "docker" else "privileged": True}
+
+
 def test_a_privileged_container_is_named_by_the_doctor_and_blocks_nothing(house: House) -> None:
-    key = {"docker": "Privileged", "podman": "privileged"}[house.kind]
-    house.foreign("mighty", **{key: True})
+    house.foreign("mighty", **privileged(house))
     assert taken(house) == {}
     done = house.dibs("doctor", "-o", "json")
     [found] = [one for one in json.loads(done.stdout)["findings"] if one["id"] == f"engine.{house.kind}.privileged"]
@@ -175,8 +178,7 @@ def test_a_privileged_container_is_named_by_the_doctor_and_blocks_nothing(house:
 
 
 def test_a_privileged_container_holds_what_it_asked_for(house: House) -> None:
-    key = {"docker": "Privileged", "podman": "privileged"}[house.kind]
-    house.foreign("mighty", **{key: True}, **card(house, 0))
+    house.foreign("mighty", **privileged(house), **card(house, 0))
     assert list(taken(house)) == ["gpu-0"]
 
 

@@ -33,7 +33,7 @@ class Progress:
             width = os.get_terminal_size(2).columns
             sys.stderr.write("\r\033[K" + (line if len(line) < width else line[: width - 2] + "…"))
             sys.stderr.flush()
-        elif text != self._last:
+        elif _lasting(text) != _lasting(self._last):
             say(text)
         self._last = text
 
@@ -41,3 +41,10 @@ class Progress:
         if self._live and self._last:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+def _lasting(text: str) -> str:
+    """The text without how long it has been so: time alone is no news."""
+    import re
+
+    return re.sub(r" for [0-9][0-9smhd]*", "", text)

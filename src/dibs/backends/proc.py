@@ -176,7 +176,9 @@ def check_command(pid: int, command: str, path: str, workdir: str, runs: Callabl
             with within.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as file:
                 wrong = _wrong_program(root, file, workdir, runs)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            # A folder of PATH that may not be searched has no commands, as for a shell.
+            unsearchable = error.errno == errno.EACCES and "/" not in command
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR) and not unsearchable:
                 trouble = trouble or (error.strerror or str(error)).lower()
             continue
         if not wrong:

@@ -22,6 +22,7 @@ import msgspec
 
 from dibs.backends.engines.cgroups import groups_of
 from dibs.backends.port import Handle
+from dibs.descriptors import closing
 from dibs.errors import StateError
 from dibs.process import ProcessName, absent, name_of
 
@@ -205,6 +206,7 @@ def begin_keeper(folder: Path, address: str, base: str, condition: str, grace: f
         (os.POSIX_SPAWN_DUP2, theirs, 1),
         (os.POSIX_SPAWN_DUP2, nothing, 2),
         *([(os.POSIX_SPAWN_DUP2, pipe, inside)] if pipe >= 0 else []),
+        *closing(4 if pipe >= 0 else 3),
     ]
     try:
         pid = os.posix_spawn(sys.executable, command, {"PATH": os.defpath}, file_actions=actions, setsid=True)

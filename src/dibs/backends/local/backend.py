@@ -64,10 +64,13 @@ from dibs.backends.port import (
 from dibs.cdi.spec import Hook
 from dibs.errors import (
     BackendUnavailable,
+    CommandFailed,
     Conflict,
+    DeliveryMismatch,
     DibsError,
     InvalidRequest,
     NotFound,
+    Problem,
     StateError,
     Unsupported,
 )
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
 
 LOG_LIMIT = 16 << 20  # per file, of which there are two; arbitrary
 _PULSE = 1.0  # seconds of silence after which whoever follows a log is told so
+SECCOMP_FILTER = "2"  # in /proc/PID/status: system calls are filtered
 DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
 
 
@@ -205,8 +209,7 @@ class LocalBackend:
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
                     entering.run_hook(self._helpers, hook, handle, held.workload, privileged=False)
-            if held.shim.connection.ask(b"G") is None:
-                raise BackendUnavailable("the sandbox's shim ended before the start", code="SHIM_LOST")
+            _check_started(held.shim.connection.ask(b"G"), held.workload.command[0])
         except DibsError:
             held.let_go()
             self.wait(handle, 30.0)
@@ -530,6 +533,26 @@ def _setup_failed(reason: str) -> BackendUnavailable:
     )
 
 
+def _check_started(answer: dict[str, str] | None, command: str) -> None:
+    """Raise unless the command was executed, under what was promised as far as it was still there to be looked at."""
+    if answer is None:
+        raise BackendUnavailable("the sandbox's shim ended before the start", code="SHIM_LOST")
+    reason = answer.get("error", "")
+    if reason.startswith("bwrap: execvp "):
+        trouble = reason.rpartition(": ")[2].lower()
+        raise CommandFailed(f"it cannot be executed: {trouble}", missing="no such file" in trouble, value=command)
+    if reason:
+        raise _setup_failed(reason)
+    wanted = {"seccomp": SECCOMP_FILTER, "no_new_privs": "1"}
+    problems = [
+        Problem("DELIVERY_MISMATCH", name, answer[name], f"the command should have {value}")
+        for name, value in wanted.items()
+        if answer.get(name, value) != value
+    ]
+    if problems:
+        raise DeliveryMismatch(problems)
+
+
 def _complaint(folder: Path) -> str:
     try:
         lines = (folder / "shim.err").read_text(errors="replace").strip().splitlines()
@@ -549,8 +572,7 @@ def _forget(folder: Path, made: bool, group: cgroups.Group) -> None:
         return
     for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "log", "log.1", "phase"):
         (folder / name).unlink(missing_ok=True)
-    for name in ("bundle", "bundle-inside"):
-        _remove(folder / name)
+    _remove(folder / "bundle")
 
 
 def _wait_for_end(folder: Path) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dibs.backends.local import cgroups, users
 from dibs.backends.port import Workload
 from dibs.backends.proc import below
 from dibs.errors import Problem
-from dibs.home import Home
 
 # Problems that another backend may not have; everything else is wrong anywhere.
 UNSUPPORTED_CODES = frozenset(
@@ -21,8 +20,8 @@ UNSUPPORTED_CODES = frozenset(
 )
 
 
-def wrong(workload: Workload, home: Home) -> list[Problem]:
-    """What is wrong with a workload's own fields."""
+def wrong(workload: Workload, private: Sequence[str]) -> list[Problem]:
+    """What is wrong with a workload's own fields. `private`: folders of the host that it may not have."""
     found: list[Problem] = []
 
     def problem(code: str, field: str, value: str, reason: str, remedy: str = "") -> None:
@@ -39,10 +38,9 @@ def wrong(workload: Workload, home: Home) -> list[Problem]:
     for name in workload.env:
         if not name or "=" in name:
             problem("INVALID_REQUEST", "env", name, "the name of a variable is not empty and has no = in it")
-    state = os.path.realpath(home.state)
     if workload.root == "host":
         if not (workload.private and os.path.realpath(workload.workdir) in ("/", *OWN_SCRATCH)):
-            _wrong_workdir(workload.workdir, state, problem)
+            _wrong_workdir(workload.workdir, private, problem)
     else:
         if not os.path.exists(workload.root):
             problem("NOT_FOUND", "root", workload.root, "there is no such folder or archive")
@@ -65,7 +63,7 @@ def wrong(workload: Workload, home: Home) -> list[Problem]:
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
             remedy = "ask for devices with --gpu or --device"
             problem("INVALID_REQUEST", "mounts", mount.source, "only folders, files and sockets can be mounted", remedy)
-        if below(os.path.realpath(mount.source), state):
+        if any(below(os.path.realpath(mount.source), folder) for folder in private):
             problem("INVALID_REQUEST", "mounts", mount.source, "it is in dibs' own state folder")
     return found
 
@@ -73,7 +71,7 @@ def wrong(workload: Workload, home: Home) -> list[Problem]:
 OWN_SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108  # in every sandbox its own
 
 
-def _wrong_workdir(workdir: str, state: str, problem: Callable[..., None]) -> None:
+def _wrong_workdir(workdir: str, private: Sequence[str], problem: Callable[..., None]) -> None:
     real = os.path.realpath(workdir)
     if not workdir.startswith("/"):
         problem("INVALID_REQUEST", "workdir", workdir, "it must be an absolute path")
@@ -84,7 +82,7 @@ def _wrong_workdir(workdir: str, state: str, problem: Callable[..., None]) -> No
         problem("INVALID_REQUEST", "workdir", workdir, reason, "choose a folder for the workload to write to")
     elif any(below(real, own) for own in ("/proc", "/sys", "/dev")):
         problem("INVALID_REQUEST", "workdir", workdir, "it is one of the kernel's own folders")
-    elif below(real, state):
+    elif any(below(real, folder) for folder in private):
         problem("INVALID_REQUEST", "workdir", workdir, "it is in dibs' own state folder")
 
 
@@ -115,6 +113,7 @@ def wrong_for_local(workload: Workload) -> list[Problem]:
     return found
 
 
+LEAST_PIDS = 3  # bubblewrap, its init, and the command
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -126,6 +125,10 @@ def wrong_limits(workload: Workload) -> list[Problem]:
             continue
         if value <= 0:
             found.append(Problem("INVALID_REQUEST", name, str(value), "a limit must be more than nothing"))
+            continue
+        if name == "pids" and value < LEAST_PIDS:
+            reason = f"{LEAST_PIDS - 1} processes belong to the sandbox itself"
+            found.append(Problem("INVALID_REQUEST", name, str(value), reason, f"say at least {LEAST_PIDS}"))
             continue
         capability = cgroups.can_limit(name)
         if not capability.ok:

@@ -24,19 +24,23 @@ TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dibs.backends.local import keeper
+    from dibs.backends.local import keeper, keyring, seccomp
     from dibs.backends.local.keeper import Client
-    from dibs.backends.local.kernel import write
+    from dibs.backends.local.kernel import close_inherited, write
     from dibs.backends.local.userns import lone, switch
     from dibs.backends.local.wire import Fields, decode, encode, frame
 else:
     import keeper
-    from kernel import write
+    import keyring
+    import seccomp
+    from kernel import close_inherited, write
     from userns import lone, switch
     from wire import decode, encode, frame
 
 NS_GET_USERNS = 0xB701
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 4, 24, 38, 47, 4
+FSOPEN, FSCONFIG, FSMOUNT, FSCONFIG_CMD_CREATE, NOSUID_NODEV_NOEXEC = 430, 431, 432, 6, 2 | 4 | 8
 NAMESPACES = ("ipc", "uts", "net", "cgroup", "pid", "mnt")
 LOADED_EARLY = (termios,)  # `keeper` imports it when it is needed, which would be too late here
 
@@ -94,6 +98,20 @@ def give_up_capabilities(user: tuple[int, int] | None = None) -> None:
     nothing = (ctypes.c_uint32 * 6)()
     checked(libc.capset(header, nothing), "drop the capabilities")
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
+    checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "keep others from looking in")  # another user may undo it
+
+
+class Filter(ctypes.Structure):
+    """struct sock_fprog"""
+
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+def limit_calls() -> None:
+    """Allow only the system calls that a sandbox may make, for ever: see `seccomp`."""
+    code = seccomp.program()
+    rules = Filter(len(code) // 8, code)
+    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(rules), 0, 0), "filter system calls")
 
 
 def user_of(spec: dict[str, str]) -> tuple[int, int] | None:
@@ -150,12 +168,27 @@ def search(command: str, path: str) -> list[str]:
     return [command] if "/" in command else [f"{folder or '.'}/{command}" for folder in path.split(":")]
 
 
-def first_of(candidates: list[str], attempt: Callable[[str], int]) -> int:
+def unsearchable(path: str) -> bool:
+    """Whether it is in a folder that may not be searched."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def first_of(command: str, path: str, attempt: Callable[[str], int]) -> int:
     """What comes of the first program that can be executed; raises with the most telling error."""
     worst: OSError = FileNotFoundError(errno.ENOENT, "there is no such command")
-    for candidate in candidates:
+    for candidate in search(command, path):
         try:
             return attempt(candidate)
+        except PermissionError as error:
+            # A folder of PATH that may not be searched has no commands, as for a shell.
+            if "/" in command or not unsearchable(candidate):
+                worst = error
         except (FileNotFoundError, NotADirectoryError) as error:
             if os.path.exists(candidate):  # its interpreter is missing
                 worst = PermissionError(errno.EACCES, "its interpreter is missing")
@@ -178,7 +211,7 @@ def spawn(child: tuple[int, int, int], command: list[str], env: dict[str, str]) 
         os.stat(candidate)  # a process that only finds that there is no such file costs a hundred times as much
         return os.posix_spawn(candidate, command, env, file_actions=actions, setsid=True, setsigdef=keeper.IGNORED)
 
-    return first_of(search(command[0], env.get("PATH", "/bin:/usr/bin")), attempt)
+    return first_of(command[0], env.get("PATH", "/bin:/usr/bin"), attempt)
 
 
 def fork(
@@ -204,7 +237,7 @@ def fork(
                 os.dup2(bundle, BUNDLE_FD, inheritable=True)
             if program >= 0:
                 os.execve(program, command, env)  # noqa: S606
-            first_of(search(file or command[0], env.get("PATH", "/bin:/usr/bin")), attempt)
+            first_of(file or command[0], env.get("PATH", "/bin:/usr/bin"), attempt)
         except OSError as error:
             os.write(failure, encode(failure_of(error, "exec")))
         finally:
@@ -218,6 +251,37 @@ def fork(
     return pid
 
 
+def sealed_copy(path: str) -> int:
+    """A program of the host in a file that cannot be changed.
+
+    In the sandbox it is loaded by the sandbox's own loader. Through /proc/self/exe, or its descriptor, that could write
+    to the program itself, which may belong to the same user.
+    """
+    copy = os.memfd_create("hook", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(path, "rb", buffering=0) as source:
+        while piece := source.read(1 << 20):
+            os.write(copy, piece)
+    fcntl.fcntl(
+        copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
+    # Reading only: as a script it is opened again by its interpreter.
+    reading = os.open(f"/proc/self/fd/{copy}", os.O_RDONLY)
+    os.close(copy)
+    return reading
+
+
+def own_bundle(config: str) -> int:
+    """A bundle in a file system of its own, which is mounted nowhere: from a folder of the host `..` would lead out."""
+    context = checked(libc.syscall(FSOPEN, b"tmpfs", 1), "make a file system for the bundle")
+    checked(libc.syscall(FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), "make a file system for the bundle")
+    bundle = checked(libc.syscall(FSMOUNT, context, 1, NOSUID_NODEV_NOEXEC), "make a file system for the bundle")
+    os.close(context)
+    fd = os.open("config.json", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=bundle)
+    os.write(fd, config.encode())
+    os.close(fd)
+    return bundle
+
+
 def run(sock: _socket.socket, spec: Fields) -> None:
     one = dict(spec)
     tty = one.get("tty") == "1"
@@ -225,13 +289,13 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     env = dict(v.split("=", 1) for k, v in spec if k == "env")
     cwd = one.get("cwd", "/")
     file = one.get("file", "")
-    program = os.open(one["program"], os.O_RDONLY) if "program" in one else -1
-    bundle = os.open(one["bundle"], os.O_PATH) if "bundle" in one else -1
+    program = sealed_copy(one["program"]) if "program" in one else -1
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
     privileged = one.get("privileged") == "1"
     user = user_of(one)
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
+    bundle = own_bundle(one["config"]) if "config" in one else -1
     if user is not None:
         keeper.hand_over(child, *user)
     try:
@@ -244,6 +308,8 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     except OSError as error:
         sock.sendall(frame(b"F", encode(failure_of(error, "chdir"))))
         return
+    if not privileged:
+        limit_calls()
     try:
         if tty or file or program >= 0:
             pid = fork(child, tty, (file, program, bundle), command, env)
@@ -285,6 +351,7 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
     sys.meta_path.clear()
     give_up_capabilities(user)
+    limit_calls()
     pid = os.fork()
     if pid:
         os._exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)
@@ -344,6 +411,7 @@ def connect(sock: _socket.socket, spec: Fields) -> None:
 
 
 def main() -> None:
+    close_inherited(4)
     if os.fork():  # as in the shim: our maker must not have to wait for us
         os._exit(0)
     serve()
@@ -359,6 +427,8 @@ def serve() -> None:
         return
     spec = decode(payload)
     try:
+        keyring.join_own()
+        seccomp.program()
         {"in": copy, "out": copy, "connect": connect}.get(dict(spec)["mode"], run)(sock, spec)
     except OSError as error:
         sock.sendall(frame(b"F", encode([*failure_of(error, "enter"), ("kind", "gone")])))

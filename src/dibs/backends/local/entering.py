@@ -46,14 +46,18 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
 
 def run_hook(helpers: Helpers, hook: Hook, handle: Handle, workload: Workload, *, privileged: bool) -> None:
     """A hook in the sandbox's namespaces; raises when it fails."""
-    bundle = hooks.write_bundle(Path(handle.folder), "bundle-inside", "/")
-    spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", "/"), ("bundle", str(bundle))]
+    spec = [*_enter_spec(handle), ("mode", "exec"), ("cwd", "/")]
     spec += [("cmd", word) for word in (hook.args or (hook.path,))]
     spec += [("env", item) for item in hook.env]
-    # A createContainer hook's program is the host's, a startContainer hook's the sandbox's.
-    spec += [("program", hook.path), ("privileged", "1")] if privileged else [("file", hook.path)]
+    # A createContainer hook's program is the host's, a startContainer hook's the sandbox's. That one is told where its
+    # bundle is on the host and cannot open it, as with runtimes.
+    bundle = "/proc/self/fd/200" if privileged else str(Path(handle.folder) / "bundle")
+    if privileged:
+        spec += [("program", hook.path), ("privileged", "1"), ("config", hooks.configuration("/").decode())]
+    else:
+        spec.append(("file", hook.path))
     session = _enter(helpers, spec, hook.path)
-    session.send(hooks.state(workload.id, "created", 1, "/proc/self/fd/200"))
+    session.send(hooks.state(workload.id, "created", 1, bundle))
     session.end_of_input()
     said = b""
     until = time.monotonic() + hook.timeout if hook.timeout else None

@@ -20,15 +20,18 @@ import sys
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from dibs.backends import archive, packing, unpacking
-    from dibs.backends.local import enter, keeper, shim
+    from dibs.backends.local import enter, keeper, seccomp, shim
+    from dibs.backends.local.kernel import close_inherited
     from dibs.backends.local.wire import encode, frame
 else:
     import archive
     import enter
     import keeper
     import packing
+    import seccomp
     import shim
     import unpacking
+    from kernel import close_inherited
     from wire import encode, frame
 
 MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
@@ -84,6 +87,7 @@ def answer(request: bytes, passed: list[int], ours: list[int]) -> None:
 
 
 def main() -> None:
+    close_inherited(4)
     for number in keeper.IGNORED:
         _signal.signal(number, _signal.SIG_IGN)
     # Nobody has to be waited for: neither those we make, nor what a killed one of them leaves. A sandbox does not end
@@ -92,6 +96,7 @@ def main() -> None:
     enter.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     archive.prepare()
     packing.prepare()
+    seccomp.program()
     line = _socket.socket(fileno=3)
     os.set_inheritable(3, False)
     poller = select.poll()

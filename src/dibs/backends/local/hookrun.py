@@ -8,6 +8,10 @@ from __future__ import annotations
 import os
 import select
 
+TYPE_CHECKING = False  # importing typing for it would cost a megabyte
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 SIGKILL = 9
 
 
@@ -19,8 +23,11 @@ class Hook:
         self.timeout = 0.0
 
 
-def run_hook(hook: Hook, state: bytes) -> str:
-    """Run one hook to its end; the failure in words, or nothing."""
+def run_hook(hook: Hook, state: bytes, closing: Iterable[tuple[int, int]] = ()) -> str:
+    """Run one hook to its end; the failure in words, or nothing.
+
+    `closing`: file actions for descriptors that it must not inherit. The shim has none such.
+    """
     reading, writing = os.pipe()
     os.write(writing, state)
     os.close(writing)
@@ -28,6 +35,7 @@ def run_hook(hook: Hook, state: bytes) -> str:
         (os.POSIX_SPAWN_DUP2, reading, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
         (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+        *closing,
     ]
     env = dict(item.partition("=")[::2] for item in hook.env)
     try:

@@ -22,6 +22,7 @@ import msgspec
 from dibs.backends.local.hookrun import Hook as Job
 from dibs.backends.local.hookrun import run_hook
 from dibs.cdi.spec import Hook
+from dibs.descriptors import closing
 from dibs.errors import BackendUnavailable, Problem
 
 OUTSIDE = ("prestart", "createRuntime")
@@ -55,8 +56,12 @@ def write_bundle(folder: Path, name: str, root: str) -> Path:
     """A bundle folder with just as much configuration as hooks look at."""
     bundle = folder / name
     bundle.mkdir(exist_ok=True)
-    (bundle / "config.json").write_bytes(msgspec.json.encode({"ociVersion": OCI_VERSION, "root": {"path": root}}))
+    (bundle / "config.json").write_bytes(configuration(root))
     return bundle
+
+
+def configuration(root: str) -> bytes:
+    return msgspec.json.encode({"ociVersion": OCI_VERSION, "root": {"path": root}})
 
 
 def environment(hook: Hook) -> dict[str, str]:
@@ -67,7 +72,7 @@ def run_outside(hook: Hook, text: bytes) -> None:
     """Run a hook on the host; raises when it fails."""
     job = Job(hook.path)
     job.args, job.env, job.timeout = list(hook.args), list(hook.env), float(hook.timeout or 0)
-    failure = run_hook(job, text)
+    failure = run_hook(job, text, closing())
     if failure:
         raise failed(hook, failure)
 

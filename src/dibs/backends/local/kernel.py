@@ -10,6 +10,8 @@ import os
 import select
 import time
 
+FORKED_ONLY = 0x40  # PF_FORKNOEXEC
+
 
 def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -55,6 +57,16 @@ def status_field(pid: int, name: str) -> str:
     return ""
 
 
+def has_executed(pid: int) -> bool:
+    """Whether a process has become another program since it was forked. False if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            flags = int(file.read().rpartition(b")")[2].split()[6])
+    except OSError:
+        return False
+    return not flags & FORKED_ONLY
+
+
 def gone(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
@@ -67,6 +79,16 @@ def write(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+def close_inherited(first: int) -> None:
+    """Close every descriptor from `first` on: at the start of a program, before it has opened any itself."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) >= first:
+            try:  # noqa: SIM105  # contextlib is not worth its memory here
+                os.close(int(name))
+            except OSError:
+                pass  # that of the listing itself
 
 
 def wait_for(path: str, text: str, seconds: float = 5.0) -> None:

@@ -26,7 +26,7 @@ _ARITY = {
             "--chdir", "--unsetenv", "--lock-file", "--sync-fd", "--remount-ro", "--overlay-src", "--tmp-overlay",
             "--ro-overlay", "--proc", "--dev", "--tmpfs", "--mqueue", "--dir", "--seccomp", "--add-seccomp-fd",
             "--cap-add", "--cap-drop", "--perms", "--size", "--hostname", "--uid", "--gid", "--userns", "--block-fd",
-            "--info-fd", "--userns2", "--pidns", "--argv0",
+            "--info-fd", "--json-status-fd", "--userns2", "--pidns", "--argv0",
         ),
         1,
     ),

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dibs.backends import mounts
-from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, rootfs, roots
+from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, private, rootfs, roots
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.port import Expectation, Realisation, Workload
 from dibs.errors import BackendUnavailable, InvalidRequest, Problem, Unsupported
-from dibs.home import HOST_SOCKETS, Home, find_home
-
-_SECOND = 1.0
+from dibs.home import Home
 
 
 def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes: Probes) -> Realisation:
@@ -30,10 +27,11 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if not bwrap.path:
         raise BackendUnavailable(bwrap.reason, field="backend", value="local", remedy=bwrap.remedy)
     applied = edits.apply(workload.devices)
+    hidden_folders = private.folders(home)
     host_root = workload.root == "host"
     # A root archive has not been unpacked yet when a name would have to be looked up in it.
     user, trouble = checking.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
-    problems = [*checking.wrong(workload, home), *checking.wrong_for_local(workload), *trouble]
+    problems = [*checking.wrong(workload, hidden_folders), *checking.wrong_for_local(workload), *trouble]
     problems += [*applied.problems, *checking.wrong_limits(workload)]
     if problems:
         unsupported = all(problem.code in checking.UNSUPPORTED_CODES for problem in problems)
@@ -63,7 +61,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
             layout.bind(bind)
         else:
             layout.tmpfs(bind.target)
-    rootfs.hide(layout, _secrets(home), [bind for bind in binds if bind.source], host_root=host_root)
+    rootfs.hide(layout, hidden_folders, [bind for bind in binds if bind.source], host_root=host_root)
     for node in applied.nodes:
         layout.args += ["--dev-bind", node.source, node.fact.path]
     if workload.read_only:
@@ -135,7 +133,7 @@ def _process(
         "groups": "none" if alone else ",".join(map(str, sorted(os.getgroups()))) or "none",
         "capabilities": "none",
         "no_new_privileges": "yes",
-        "seccomp": "none",
+        "seccomp": "filter",
         "runtime": mounts.identity(os.stat(bwrap.path)),
     }
 
@@ -204,22 +202,6 @@ def _gone(source: str, error: OSError) -> InvalidRequest:
 
 def _mountinfo() -> str:
     return mounts.read()
-
-
-_looked_up: dict[Home, tuple[float, list[str]]] = {}
-
-
-def _secrets(home: Home) -> list[str]:
-    """Folders that no sandbox may see: with the socket of a shim, or of the host service, one commands a sandbox.
-
-    Where they really are is looked up once a second: a gateway renders hundreds of workloads in that time.
-    """
-    at, found = _looked_up.get(home, (-_SECOND, []))
-    if time.monotonic() - at >= _SECOND:
-        default = find_home({"HOME": os.path.expanduser("~")}).state
-        found = list(dict.fromkeys(os.path.realpath(path) for path in (home.state, default, HOST_SOCKETS)))
-        _looked_up[home] = (time.monotonic(), found)
-    return found
 
 
 _known: dict[str, tuple[str, Layout]] = {}  # by bubblewrap: the mounts, and what was made of them

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dibs.backends.local import masks
 from dibs.backends.proc import below, unescape
 
 # Made anew in every sandbox, or bound apart.
@@ -178,6 +179,9 @@ def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = 
     if host_root and os.path.isdir(SCRATCH) and not os.path.islink(SCRATCH):
         # An ordinary user could not write through an overlay into a folder of root's.
         layout.tmpfs(SCRATCH, "1777")
+    with open("/proc/self/mountinfo") as file:
+        masked = masks.masked(mount_points(file.read()))
+    layout.args += masks.options(masked, masks.read_only())
     layout.points += ["/proc", "/dev", "/sys"]
     if not host_network:
         return
@@ -193,19 +197,22 @@ def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = 
 
 def hide(layout: Layout, secrets: Iterable[str], binds: Iterable[Bind], *, host_root: bool) -> list[str]:
     """Cover folders wherever the layout or a bind would show them. Gives the places."""
-    places: dict[str, None] = {}
+    places: dict[str, bool] = {}
     all_binds = list(binds)
     for secret in secrets:
-        if not os.path.isdir(secret):
+        if not os.path.exists(secret):
             continue
         shown = [one.target + secret[len(one.source.rstrip("/")) :] for one in all_binds if below(secret, one.source)]
         covered = any(below(secret, one.target) and not below(secret, one.source) for one in all_binds)
         if host_root and not covered and not any(below(secret, own) for own in OWN):
             shown.append(secret)
         for place in shown:
-            places.setdefault(place.rstrip("/"))
-    for place in places:
-        layout.tmpfs(place, "0500")
+            places.setdefault(place.rstrip("/"), os.path.isdir(secret))
+    for place, is_folder in places.items():
+        if is_folder:
+            layout.tmpfs(place, "0500")
+        else:  # one of its files, mounted by itself
+            layout.bind(Bind(os.devnull, place, writable=False))
     return list(places)
 
 

@@ -21,6 +21,7 @@ import time
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
+    from dibs.backends.local import keyring, seccomp
     from dibs.backends.local.freezer import Freezer
     from dibs.backends.local.hookrun import Hook, run_hook
     from dibs.backends.local.keeper import (
@@ -37,11 +38,22 @@ if TYPE_CHECKING:
         receive,
         streams,
     )
-    from dibs.backends.local.kernel import boottime, children_of, gone, inside, status_field, write
+    from dibs.backends.local.kernel import (
+        boottime,
+        children_of,
+        close_inherited,
+        gone,
+        has_executed,
+        inside,
+        status_field,
+        write,
+    )
     from dibs.backends.local.logfile import Log
     from dibs.backends.local.userns import UserNamespace, lone, switch
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
+    import keyring
+    import seccomp
     from freezer import Freezer
     from hookrun import Hook, run_hook
     from keeper import (
@@ -58,7 +70,7 @@ else:
         receive,
         streams,
     )
-    from kernel import boottime, children_of, gone, inside, status_field, write
+    from kernel import boottime, children_of, close_inherited, gone, has_executed, inside, status_field, write
     from logfile import Log
     from userns import UserNamespace, lone, switch
     from wire import cut, decode, encode, frame
@@ -136,6 +148,8 @@ class Shim(Keeper):
         self.init_fd = -1
         self.command_pid = -1
         self.go = -1
+        self.told = -1  # what bubblewrap tells: its init's pid, at the end the exit code of a command that ran
+        self.executed = False
         self.detail = ""
 
     def phase(self) -> str:
@@ -170,10 +184,22 @@ class Shim(Keeper):
     def launch(self) -> None:
         """Start bubblewrap up to the point where only the command is missing."""
         child, stdin, outputs, master = streams(self.tty, self.interactive)
-        info_ours, info = os.pipe()
+        self.told, info = os.pipe()
         block, self.go = self.hold_back()
-        argv = [self.bwrap, *self.args, "--info-fd", str(info), "--block-fd", str(block)]
-        passed = {info, block}
+        rules = os.memfd_create("seccomp")
+        os.write(rules, seccomp.program())
+        os.lseek(rules, 0, os.SEEK_SET)
+        argv = [
+            self.bwrap,
+            *self.args,
+            "--json-status-fd",
+            str(info),
+            "--block-fd",
+            str(block),
+            "--seccomp",
+            str(rules),
+        ]
+        passed = {info, block, rules}
         if self.all_ids:
             namespace = self.user_namespace()
             # As what bubblewrap calls its sync-fd too, because that is closed before the command runs.
@@ -190,6 +216,7 @@ class Shim(Keeper):
                     hand_over(child, *self.user)
                     lone()
                     switch(*self.user)
+                keyring.join_own()
                 become(child, self.tty)
                 for fd in passed:
                     os.set_inheritable(fd, True)
@@ -205,11 +232,11 @@ class Shim(Keeper):
         self.adopt(pid, stdin, outputs, master)
         text = b""
         while b"}" not in text:
-            piece = os.read(info_ours, 4096)
+            piece = os.read(self.told, 4096)
             if not piece:
                 break
             text += piece
-        os.close(info_ours)
+        os.set_blocking(self.told, False)
         number = text.partition(b'"child-pid":')[2].strip()
         digits = b""
         for byte in number:
@@ -415,7 +442,7 @@ class Shim(Keeper):
         one = cut(self.hold_box)
         if one is not None and one[0] == b"G":
             self.start()
-            self.release(frame(b"A", encode([("ok", "1")])))
+            self.release(frame(b"A", encode(self.await_command())))
         elif not data or one is not None:
             self.release(b"")
             self.stop("not-started", 0)
@@ -443,6 +470,32 @@ class Shim(Keeper):
         os.write(self.guard, b"g")
         os.close(self.guard)
 
+    def await_command(self) -> Fields:
+        """Until it is certain that the command was executed: what it runs under; or that it was not: why.
+
+        Everything that can still fail (going to the working directory, a fork, the filter, the program itself) fails
+        in bubblewrap, whose exit status would pass for the command's.
+        """
+        while not gone(self.process_fd):
+            pid = self.target()
+            if pid > 0 and has_executed(pid):
+                self.executed = True
+                facts = [("seccomp", status_field(pid, "Seccomp")), ("no_new_privs", status_field(pid, "NoNewPrivs"))]
+                return [("ok", "1"), *(fact for fact in facts if fact[1])]
+            time.sleep(0.0003)
+        if self.ran():
+            return [("ok", "1")]
+        return [("error", self.complaint())]
+
+    def ran(self) -> bool:
+        """Whether the command was executed, once bubblewrap has ended."""
+        if not self.executed:
+            try:  # noqa: SIM105  # contextlib is not worth its memory here
+                self.executed = b'"exit-code"' in os.read(self.told, 4096)
+            except BlockingIOError:
+                pass
+        return self.executed
+
     # --- the end
 
     def outcome(self) -> Fields:
@@ -457,9 +510,10 @@ class Shim(Keeper):
             said = bytes(self.early or b"").decode(errors="replace")
             if number == SIGKILL and self.oom_kills():
                 reason, detail = "out-of-memory", "the sandbox used more memory than its limit"
-            elif code == 1 and said.startswith("bwrap: execvp ") and said.count("\n") == 1:
+            elif not self.ran():
                 reason, detail, number = "not-started", said.strip(), 0
-                code = 127 if "No such file" in said else 126
+                if said.startswith("bwrap: execvp "):
+                    code = 127 if "No such file" in said else 126
         if self.log is not None and self.log.lost_in_all:
             lost = f"{self.log.lost_in_all} bytes of output were not logged: {self.log.why}"
             detail = f"{detail}; {lost}" if detail else lost
@@ -558,6 +612,7 @@ def stand_guard(reading: int) -> None:
 
 
 def main() -> None:
+    close_inherited(4)
     # Two processes: the shim proper, which nobody has to wait for, and a guard for as long as the command is held back.
     reading, guard = os.pipe()
     if os.fork():
@@ -572,6 +627,7 @@ def main() -> None:
     os.set_inheritable(3, False)
     # It takes a while, and our maker is still busy with what it will ask for. Only root can have it at all.
     ids = UserNamespace() if os.geteuid() == 0 else None
+    seccomp.program()  # takes a moment too
     payload = receive(hold)
     if not payload:
         return

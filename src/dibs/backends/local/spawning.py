@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from dibs.descriptors import closing
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BESIDE = os.path.dirname(HERE)  # `archive` and what belongs to it, which other backends use as well
 # By import rather than as a script, so that the compiled file is used.
@@ -34,7 +36,7 @@ def spawn(module: str, stdin: int = -1, stdout: int = -1, *, packets: bool = Fal
             actions.append((os.POSIX_SPAWN_DUP2, fd, target))
         else:
             actions.append((os.POSIX_SPAWN_OPEN, target, "/dev/null", os.O_RDWR, 0))
-    actions.append((os.POSIX_SPAWN_DUP2, high, 3))
+    actions += [(os.POSIX_SPAWN_DUP2, high, 3), *closing(4)]
     argv = [sys.executable, "-I", "-S", "-c", BOOT.format(module), HERE, BESIDE]
     env = {name: os.environ[name] for name in KEPT if name in os.environ}
     try:

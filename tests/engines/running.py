@@ -98,6 +98,11 @@ class Engine:
             time.sleep(0.02)
         return self
 
+    def network(self) -> str:
+        """The file of its network namespace."""
+        assert self._holder is not None
+        return f"/proc/{self._holder.pid}/ns/net"
+
     def _popen(self, words: list[str], env: dict[str, str] | None) -> subprocess.Popen[bytes]:
         """The holder says when it is ready; everything else goes to the log."""
         with self.log.open("ab") as log:

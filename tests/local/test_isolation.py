@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.local.bench import PATIENCE, Bench, simulated, to_the_end
@@ -149,7 +150,7 @@ def test_a_folder_of_path_that_may_not_be_searched_has_no_commands(
 ) -> None:
     closed = make_folder()
     closed.chmod(0)
-    fields = {"env": {"PATH": f"{closed}:/usr/bin:/bin"}}
+    fields: dict[str, Any] = {"env": {"PATH": f"{closed}:/usr/bin:/bin"}}
     if os.getuid() == 0:
         closed.parent.chmod(0o755)
         bench.work.chmod(0o777)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dibs.gateway.execd.inside import Inside
 
 PIECE = 1 << 16
+LARGEST_MESSAGE = 16 << 20  # bytes of a WebSocket message from a sandbox; it is taken into memory as a whole
 HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
      b"trailer", b"transfer-encoding", b"upgrade", b"expect")
@@ -180,8 +181,8 @@ async def proxy_websocket(
     try:
         upstream = await connect(
             f"ws://127.0.0.1:{port}{target.decode('latin-1')}", sock=sock, additional_headers=headers,
-            subprotocols=scope.get("subprotocols") or None, max_size=None, compression=None, user_agent_header=None,
-            open_timeout=30, proxy=None,
+            subprotocols=scope.get("subprotocols") or None, max_size=LARGEST_MESSAGE, max_queue=2,
+            compression=None, user_agent_header=None, open_timeout=30, proxy=None,
         )  # fmt: skip
     except (OSError, InvalidHandshake, EOFError, TimeoutError) as error:
         sock.close()

@@ -91,8 +91,8 @@ def test_a_line_that_cannot_be_understood_is_passed_over() -> None:
 def test_replacing_in_a_stream_is_replacing_in_the_whole(data: bytes, old: bytes, new: bytes, cuts: list[int]) -> None:
     replacer = Replacer(old, new)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    out = b"".join(replacer.feed(data[a:b]) for a, b in pairwise(places))
-    assert out + replacer.feed(b"", final=True) == data.replace(old, new)
+    out = b"".join(part for a, b in pairwise(places) for part in replacer.feed(data[a:b]))
+    assert out + b"".join(replacer.feed(b"", final=True)) == data.replace(old, new)
     assert replacer.count == data.count(old)
 
 

@@ -21,7 +21,7 @@ from dibs.backends.port import Exit, Output
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import answers, events, scripts
 from dibs.gateway.execd.book import CommandBook, Record
-from dibs.gateway.execd.inside import Inside, RuntimeProblem, Said, Started
+from dibs.gateway.execd.inside import GREETING, LARGEST_EARLY, Inside, RuntimeProblem, Said, Started, number
 
 GRACE = 3.0  # seconds between asking a command to end and making it
 GLANCE = 0.1  # seconds between two looks at a command that was asked to end
@@ -78,9 +78,9 @@ def check(request: CommandRequest) -> tuple[list[str], str, float | None, dict[s
         words = ["argv", *argv]
     if request.gid is not None and request.uid is None:
         raise _wrong("gid", str(request.gid), "it needs a uid")
-    for field, number in (("uid", request.uid), ("gid", request.gid)):
-        if number is not None and not 0 <= number <= LARGEST_ID:
-            raise _wrong(field, str(number), f"it must be between 0 and {LARGEST_ID}")
+    for field, one in (("uid", request.uid), ("gid", request.gid)):
+        if one is not None and not 0 <= one <= LARGEST_ID:
+            raise _wrong(field, str(one), f"it must be between 0 and {LARGEST_ID}")
     envs = request.envs or {}
     for name, value in envs.items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -287,7 +287,8 @@ class Commands:
             return
         ended = said.word("ended")
         if ended is not None:
-            code, at, late = int(ended[0]), float(ended[1]), ended[2] == "1"
+            words = [*ended, "", "", ""]
+            code, at, late = number(words[0]), float(number(words[1])), words[2] == "1"
             record.exit_code, record.finished_at = code, max(at, record.started_at)
             record.error = "it was killed: its time was over" if late else (f"exit status {code}" if code else "")
         elif said.word("lost") is not None:
@@ -332,12 +333,22 @@ class Commands:
 
 
 async def _ready(started: Started) -> None:
+    try:
+        async with asyncio.timeout(GREETING):
+            await _said_ready(started)
+    except TimeoutError as error:
+        raise RuntimeProblem(f"the command was not started within {GREETING:g} seconds") from error
+
+
+async def _said_ready(started: Started) -> None:
     said = b""
     pieces = started.early
     while b"dibs:ready\n" not in said:
         said += b"".join(piece.data for piece in pieces if isinstance(piece, Output))
         if started.session.exit is not None and b"dibs:ready\n" not in said:
             raise RuntimeProblem(f"the command was not started: {said.decode('utf-8', 'replace').strip()}")
+        if len(said) > LARGEST_EARLY:
+            raise RuntimeProblem("the sandbox's shell says something else than it was told to")
         if b"dibs:ready\n" not in said:
             pieces = await started.session.next()
 

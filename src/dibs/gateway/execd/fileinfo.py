@@ -64,7 +64,7 @@ def _record(data: bytes) -> FileInfo:
             group=gid if group in ("UNKNOWN", "?", "") else group,
             mode=int(mode),
         )
-    except ValueError as error:
+    except (ValueError, OverflowError, OSError) as error:  # the last two: a time that no calendar has
         raise _unreadable(data) from error
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
 LARGEST_WORD = 120_000  # bytes of one argument; the kernel takes 128 KiB
-LARGEST_ANSWER = 64 << 20  # bytes of a listing; arbitrary, about a quarter of a million files
+LARGEST_ANSWER = 16 << 20  # bytes of a listing; arbitrary, some sixty thousand files
+LARGEST_EARLY = 1 << 20  # bytes that may come before the greeting, on the other stream
 LARGEST_ENVS = 1 << 20  # bytes of the variables' file
 PATIENCE = 600.0  # seconds for anything but a client's own command; arbitrary, a big tree takes its time
 GREETING = 30.0  # seconds for a shell to start
@@ -211,12 +212,20 @@ async def finished(session: AsyncSession, before: bytes = b"", limit: int = LARG
             raise RuntimeProblem("the answer is too large", code="ANSWER_TOO_LARGE", remedy="ask for less")
 
 
+def number(word: bytes | str) -> int:
+    """A number that a script has said; the sandbox may say anything in its place."""
+    text = word.decode("ascii", "replace") if isinstance(word, bytes) else word
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise RuntimeProblem("the sandbox's shell says something else than it was told to", value=text[:40])
+    return int(text)
+
+
 def raise_for(err: bytes) -> None:
     """Raise what a script has said, if it has failed."""
     said, found, rest = (b"\n" + err).rpartition(_FAIL)
     if found:
         words = rest.split(b"\n")[0].split()
-        index = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        index = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) < 10 else 0
         text = b" ".join(line for line in said.split(b"\n") if line.strip() and not line.startswith(b"dibs:"))
         raise ScriptFailed(words[0].decode("ascii", "replace"), index, text.decode("utf-8", "replace").strip())
 
@@ -239,6 +248,8 @@ async def _greeted(session: AsyncSession, token: str, env: dict[str, str], strea
                     box.extend(piece.data)
                 elif isinstance(piece, Output):
                     early.append(piece)
+            if sum(len(piece.data) for piece in early if isinstance(piece, Output)) > LARGEST_EARLY:
+                raise RuntimeProblem("the sandbox's shell says something else than it was told to")
         taken = bytes(box[:at])
         del box[: at + len(end)]
         return taken
@@ -261,4 +272,4 @@ async def _greeted(session: AsyncSession, token: str, env: dict[str, str], strea
         early.append(Output("stdout" if stream == "stdout" else "stderr", bytes(box)))
     if session.exit is not None:
         early.append(session.exit)
-    return Started(session, Hello(int(pid), int(group), int(start), room), early)
+    return Started(session, Hello(number(pid), number(group), number(start), room), early)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -26,11 +26,22 @@ from dibs.backends.port import Output
 from dibs.errors import DibsError, InvalidRequest
 from dibs.gateway.execd import answers, scripts
 from dibs.gateway.execd.files import Permission, Replacement, checked, decode, refusal, words
-from dibs.gateway.execd.inside import Inside, RuntimeProblem, Said, ScriptFailed, finished, raise_for
+from dibs.gateway.execd.inside import (
+    GREETING,
+    Inside,
+    RuntimeProblem,
+    Said,
+    ScriptFailed,
+    finished,
+    number,
+    raise_for,
+)
 from dibs.gateway.sessions import AsyncSession
 
 SMALL = 1 << 20  # bytes of a file that is written with a single exec
 LARGEST_METADATA = 1 << 16
+LARGEST_SAID = 1 << 16  # bytes that the tools may say beside the file
+LARGEST_EARLY = 1 << 20  # bytes of the file that may come before its size
 _RANGE = re.compile(r"(\d*)-(\d*)")
 
 
@@ -196,17 +207,22 @@ class Reading:
         await self.session.send(f"{start} {length}\n".encode())
         await self.session.end_of_input()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self, client: answers.Client | None = None) -> AsyncIterator[bytes]:
+        """What is read; nothing more once the client has gone, however long the sandbox says nothing."""
         for piece in self._early:
             yield piece.data
         while self.session.exit is None:
-            for one in await self.session.next():
+            found = await (self.session.next() if client is None else client.wait(self.session.next()))
+            if found is None:
+                return
+            for one in found:
                 if not isinstance(one, Output):
                     continue
                 if one.stream == "stdout":
                     yield one.data
                 else:
                     self._err += one.data
+                    del self._err[LARGEST_SAID:]
         if self.session.exit.code not in (0, 141):  # 141: head has had enough of tail
             raise RuntimeProblem(self._err.decode("utf-8", "replace").strip() or "the file cannot be read")
 
@@ -215,26 +231,37 @@ async def read(inside: Inside, path: str, *args: str) -> Reading:
     """Open a file; `args` are "bytes", or "lines" with the first line and their number."""
     session = await inside.open(scripts.READ, checked(path), *args)
     try:
-        err = bytearray()
-        early: list[Output] = []
-        while True:
-            if err.startswith(b"dibs:size ") and b"\n" in err:
-                line, _, rest = bytes(err).partition(b"\n")
-                return Reading(session, int(line.split()[1]), early, rest)
-            if session.exit is not None:
-                raise_for(bytes(err))
-                raise RuntimeProblem(err.decode("utf-8", "replace").strip() or "the file cannot be read")
-            for piece in await session.next():
-                if isinstance(piece, Output) and piece.stream == "stderr":
-                    err += piece.data
-                elif isinstance(piece, Output):
-                    early.append(piece)
+        async with asyncio.timeout(GREETING):
+            return await _sized(session)
     except ScriptFailed as error:
         session.abandon()
         raise refusal(error, [path]) from error
+    except TimeoutError as error:
+        session.abandon()
+        raise RuntimeProblem(f"the sandbox did not open the file within {GREETING:g} seconds") from error
     except BaseException:
         session.abandon()
         raise
+
+
+async def _sized(session: AsyncSession) -> Reading:
+    """Up to the line that tells the size. What speaks is the sandbox, which may say anything."""
+    err = bytearray()
+    early: list[Output] = []
+    while True:
+        if err.startswith(b"dibs:size ") and b"\n" in err:
+            line, _, rest = bytes(err).partition(b"\n")
+            return Reading(session, number(line[len(b"dibs:size ") :]), early, rest)
+        if session.exit is not None:
+            raise_for(bytes(err))
+            raise RuntimeProblem(err.decode("utf-8", "replace").strip() or "the file cannot be read")
+        if len(err) > LARGEST_SAID or sum(len(piece.data) for piece in early) > LARGEST_EARLY:
+            raise RuntimeProblem("the sandbox's tools say something else than they were told to")
+        for piece in await session.next():
+            if isinstance(piece, Output) and piece.stream == "stderr":
+                err += piece.data
+            elif isinstance(piece, Output):
+                early.append(piece)
 
 
 async def download(
@@ -264,7 +291,7 @@ async def download(
         async with reading.session:
             await reading.ask(start, length)
             left = length
-            async for piece in reading.pieces():
+            async for piece in reading.pieces(client):
                 await client.write(piece[:left])
                 left -= len(piece[:left])
                 if client.gone.is_set() or not left:
@@ -285,7 +312,7 @@ async def _lines(inside: Inside, path: str, offset: str, limit: str) -> answers.
     async def give(client: answers.Client) -> None:
         held = b""  # the end of the last line is not a part of the slice
         async with reading.session:
-            async for piece in reading.pieces():
+            async for piece in reading.pieces(client):
                 data = held + piece
                 held = b"\n" if data.endswith(b"\n") else b""
                 await client.write(data[: len(data) - len(held)])
@@ -322,7 +349,10 @@ def disposition(path: str) -> bytes:
 
 
 class Replacer:
-    """Replaces in a stream, as `bytes.replace` would in the whole."""
+    """Replaces in a stream, as `bytes.replace` would in the whole.
+
+    A short text that is there often may become much: it is given out piece by piece, never gathered.
+    """
 
     def __init__(self, old: bytes, new: bytes) -> None:
         self._old = old
@@ -330,16 +360,20 @@ class Replacer:
         self._rest = b""
         self.count = 0
 
-    def feed(self, data: bytes, *, final: bool = False) -> bytes:
-        box, out, at = self._rest + data, [], 0
+    def feed(self, data: bytes, *, final: bool = False) -> Iterator[bytes]:
+        box, out, size, at = self._rest + data, [], 0, 0
         while (found := box.find(self._old, at)) >= 0:
             out += [box[at:found], self._new]
+            size += found - at + len(self._new)
             at = found + len(self._old)
             self.count += 1
+            if size > SMALL:
+                yield b"".join(out)
+                out, size = [], 0
         keep = len(box) if final else max(at, len(box) - len(self._old) + 1)
         out.append(box[at:keep])
         self._rest = box[keep:]
-        return b"".join(out)
+        yield b"".join(out)
 
 
 async def replace(inside: Inside, path: str, wanted: Replacement, done: Callable[[int], None] | None = None) -> int:
@@ -353,8 +387,10 @@ async def replace(inside: Inside, path: str, wanted: Replacement, done: Callable
         async with reading.session:
             await reading.ask(0, reading.size)
             async for piece in reading.pieces():
-                await writing.write(replacer.feed(piece))
-        await writing.write(replacer.feed(b"", final=True))
+                for part in replacer.feed(piece):
+                    await writing.write(part)
+        for part in replacer.feed(b"", final=True):
+            await writing.write(part)
         if replacer.count:
             await writing.finish()
         else:

@@ -178,22 +178,6 @@ def test_slow_headers_and_slow_bodies_end_in_a_408(start_gateway: Callable[..., 
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_too_many_connections_are_told_so(start_gateway: Callable[..., RunningGateway]) -> None:
-    gateway = start_gateway(settings="[gateway]\nmax_connections = 3\n")
-    held = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(3)]
-    try:
-        for one in held:
-            one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert one.recv(100).startswith(b"HTTP/1.1 200 ")
-        answer = raw(gateway, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"TOO_MANY_CONNECTIONS" in answer
-    finally:
-        for one in held:
-            one.close()
-    gateway.until(lambda: gateway.ask("GET", "/health").status == 200)
-
-
 def test_a_client_that_hangs_up_in_any_phase_leaves_nothing(served: RunningGateway) -> None:
     made = served.ask("POST", ROOT, {"gpu": 1, "command": ["sleep", "600"]}).data["id"]
     served.sandbox(made, "running")
@@ -270,3 +254,117 @@ def test_any_query_is_read_or_refused_and_nothing_else(query: bytes) -> None:
     except InvalidRequest:
         return
     assert isinstance(found, ListQuery)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\nCONTENT-LENGTH: 4\r\n\r\n0\r\n\r\n",
+        b"X-A: one\r\n two\r\n\r\n",
+        b"X-A: one\r\n\ttwo\r\n\r\n",
+        b"X-A:\r\n Transfer-Encoding: chunked\r\n\r\n",
+        b"X-A: one\n two\n\n",
+    ],
+)
+def test_a_head_that_others_may_read_otherwise_is_refused(served: RunningGateway, headers: bytes) -> None:
+    found = raw(served, b"POST /version HTTP/1.1\r\nHost: x\r\n" + headers)
+    assert found.startswith(b"HTTP/1.1 400 "), found
+    assert b"NOT_HTTP" in found
+    first = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    later = raw(served, first + b"POST /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers)
+    assert later.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 200 " not in later[20:], "a second request on the connection"
+
+
+def test_a_large_head_that_comes_at_once_is_refused(served: RunningGateway) -> None:
+    for size in (66_000, 100_000, 200_000):
+        found = raw(served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * size + b"\r\n\r\n")
+        assert found.startswith(b"HTTP/1.1 431 "), found[:80]
+
+
+LONG = "a" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"/api/v1/sandboxes/{LONG}"),
+        ("GET", f"/v1/sandboxes/{LONG}"),
+        ("DELETE", f"/v1/sandboxes/{LONG}"),
+        ("GET", f"/v1/sandboxes/{LONG}/endpoints/80"),
+        ("GET", f"/v1/sandboxes/{LONG}/proxy/44772/ping"),
+        ("GET", f"/v1/sandboxes/{LONG}/proxy/80/"),
+        ("GET", f"/v1/snapshots/{LONG}"),
+        ("GET", f"/v1/sandboxes?metadata=a%3D{LONG}"),
+        ("GET", f"/api/v1/sandboxes?label=a%3D{LONG}"),
+        ("GET", f"/api/v1/claims/{LONG}"),
+        ("DELETE", f"/api/v1/tokens/{LONG}"),
+        ("DELETE", f"/api/v1/queue/{LONG}"),
+    ],
+)
+def test_an_id_of_any_length_is_unknown_or_refused(served: RunningGateway, method: str, path: str) -> None:
+    reply = served.ask(method, path)
+    assert reply.status < 500, reply.body[:300]
+    assert str(served.home.state) not in reply.body.decode()
+
+
+def test_an_answer_does_not_say_where_the_ledger_is() -> None:
+    from dibs.errors import StateError
+    from dibs.gateway.problems import opensandbox_data, problem_data
+
+    error = StateError("it is damaged", field="ledger", value="/home/somebody/ledger.db", code="LEDGER_UNUSABLE")
+    for data in (problem_data(error, ""), opensandbox_data(error)):
+        assert "/home/somebody" not in str(data)
+        assert "it is damaged" in str(data)
+
+
+def test_silent_connections_make_room_for_those_that_ask(start_gateway: Callable[..., RunningGateway]) -> None:
+    gateway = start_gateway(settings="[gateway]\nmax_connections = 20\nhead_timeout = 600\n")
+    silent = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(50)]
+    half = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(50)]
+    for one in half:
+        one.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n")
+    try:
+        for _ in range(5):
+            assert gateway.ask("GET", "/api/v1/sandboxes").status == 200
+    finally:
+        for one in silent + half:
+            one.close()
+
+
+def test_too_many_connections_are_told_so_where_none_is_silent(start_gateway: Callable[..., RunningGateway]) -> None:
+    """The limit holds where nobody is silent, and nobody who is served is hung up on."""
+    gateway = start_gateway(settings="[gateway]\nmax_connections = 6\n")
+    ask = f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.token}\r\n\r\n".encode()
+    streams = [socket.create_connection(("127.0.0.1", gateway.port), timeout=20) for _ in range(6)]
+    for one in streams:
+        one.sendall(ask)
+        assert b" 200 " in one.recv(4096)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as more:
+        found = more.recv(4096)
+        assert b" 503 " in found
+        assert b"TOO_MANY_CONNECTIONS" in found
+    for one in streams:
+        one.close()
+    gateway.until(lambda: gateway.ask("GET", "/health").status == 200)
+
+
+def upgrade(gateway: RunningGateway, path: str, token: str = "") -> bytes:
+    auth = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: x\r\n{auth}Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as sock:
+        sock.sendall(head.encode())
+        return sock.recv(65536)
+
+
+def test_a_refused_websocket_is_no_error_of_the_gateway(gateway: RunningGateway) -> None:
+    paths = ["/api/v1/sandboxes/none/attach", "/v1/sandboxes/none/proxy/80/", "/nothing", "/version", "/"]
+    for path in paths:
+        for token in ("", "unknown", gateway.token):
+            assert re.match(rb"HTTP/1.1 4\d\d ", found := upgrade(gateway, path, token)), (path, found)
+    levels = {json.loads(line).get("level") for line in gateway.log.splitlines() if line.startswith("{")}
+    assert levels <= {"info", "warning"}, gateway.log

@@ -166,3 +166,51 @@ def test_loopback_is_open_only_if_the_settings_say_so(start_gateway: Callable[..
         assert gateway.ask("GET", "/api/v1/whoami", headers=headers).status == 200
     for host in ("localhost:80", "[::1]:80", "127.0.0.1"):
         assert gateway.ask("GET", "/api/v1/whoami", token=None, headers={"Host": host}).status == 200
+
+
+def made(served: RunningGateway, token: str) -> str:
+    """A running sandbox; its id."""
+    body = {"image": {"uri": "host"}, "entrypoint": ["sleep", "1000"], "timeout": 3600, "resourceLimits": {}}
+    reply = served.ask("POST", "/v1/sandboxes", body, token=token)
+    assert reply.status == 202, reply.body
+    box: str = reply.data["id"]
+    served.until(lambda: served.ask("GET", f"/v1/sandboxes/{box}/proxy/44772/ping", token=token).status == 200)
+    return box
+
+
+def test_the_files_of_a_sandbox_need_the_scope_that_its_commands_need(served: RunningGateway) -> None:
+    reader = served.make_token("files-reader", "--scope", "sandboxes:read", "--tenant", "files")
+    writer = served.make_token("files-writer", "--tenant", "files")
+    box = made(served, writer)
+    for path in (
+        f"/api/v1/sandboxes/{box}/files?path=/etc/passwd",
+        f"/v1/sandboxes/{box}/proxy/44772/files/download?path=/etc/passwd",
+        f"/v1/sandboxes/{box}/proxy/44772/files/info?path=/etc/passwd",
+        f"/v1/sandboxes/{box}/proxy/44772/directories/list?path=/etc",
+        f"/v1/sandboxes/{box}/endpoints/44772",
+    ):
+        refused = served.ask("GET", path, token=reader)
+        assert (refused.status, refused.data["code"]) == (403, "SCOPE_MISSING"), path
+        assert served.ask("GET", path, token=writer).status == 200, path
+
+
+def test_the_secret_of_a_sandbox_goes_with_the_token_that_it_was_given_to(served: RunningGateway) -> None:
+    first, second = (served.make_token(f"door-{name}", "--tenant", "doors") for name in ("first", "second"))
+    box = made(served, first)
+    doors = [
+        served.ask("GET", f"/v1/sandboxes/{box}/endpoints/44772", token=one).data["headers"] for one in (first, second)
+    ]
+    ping = f"/v1/sandboxes/{box}/proxy/44772/ping"
+    assert [served.ask("GET", ping, token=None, headers=door).status for door in doors] == [200, 200]
+    revoke = [sys.executable, "-m", "dibs", "token", "revoke", "door-first"]
+    subprocess.run(revoke, env=served.env, check=True, capture_output=True)
+    served.until(lambda: served.ask("GET", ping, token=None, headers=doors[0]).status == 401)
+    assert served.ask("GET", ping, token=None, headers=doors[0]).data["code"] == "TOKEN_REVOKED"
+    assert served.ask("GET", ping, token=None, headers=doors[1]).status == 200
+    name, secret = next(iter(doors[0].items()))
+    for forged in (
+        secret.rpartition(".")[2],
+        "." + secret.rpartition(".")[2],
+        f"tok-000000000000.{secret.rpartition('.')[2]}",
+    ):
+        assert served.ask("GET", ping, token=None, headers={name: forged}).status == 401

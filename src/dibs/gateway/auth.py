@@ -18,6 +18,7 @@ import ipaddress
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from litestar.connection import ASGIConnection
@@ -25,10 +26,12 @@ from litestar.connection import ASGIConnection
 from dibs.errors import NotFound
 from dibs.gateway.problems import Refused
 from dibs.gateway.threads import Pool
+from dibs.ledger.tokens import TokenRow, Tokens
 from dibs.settings import GatewaySettings
 from dibs.workloads.identity import SCOPES, Identity, this_process
 from dibs.workloads.service import Workloads
 
+Look = Callable[[Workloads], "Identity | Refused"]
 _BELIEVED = 1.0  # seconds
 _KEPT = 4096
 _SANDBOX_PATH = re.compile(r"(?:/v1)?/sandboxes/([^/]+)/proxy/", re.ASCII)
@@ -104,38 +107,49 @@ class Auth:
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = time.monotonic()
         known = self._known.get(digest)
-        found = known[1] if known is not None and now - known[0] <= _BELIEVED else await self._find(digest, token)
+        if known is not None and now - known[0] <= _BELIEVED:
+            found = known[1]
+        else:
+            found = await self._find(digest, lambda workloads: self._look_up(Tokens(workloads.ledger).find(token)))
         if isinstance(found, Refused):
             raise found
         return found
 
-    async def _find(self, digest: str, token: str) -> Identity | Refused:
+    async def _by_token_id(self, token_id: str) -> None:
+        """Raise Refused unless the token of this id would be let in now."""
+        key = f"id {token_id}"
+        known = self._known.get(key)
+        if known is not None and time.monotonic() - known[0] <= _BELIEVED:
+            found = known[1]
+        else:
+            found = await self._find(key, lambda workloads: self._look_up(Tokens(workloads.ledger).get(token_id)))
+        if isinstance(found, Refused):
+            raise found
+
+    async def _find(self, key: str, look: Look) -> Identity | Refused:
         """Ask the ledger. Whoever comes with the same token meanwhile hears the same answer."""
-        asking = self._asking.get(digest)
+        asking = self._asking.get(key)
         if asking is None:
-            asking = self._asking[digest] = asyncio.create_task(self._ask(digest, token))
+            asking = self._asking[key] = asyncio.create_task(self._ask(key, look))
         return await asyncio.shield(asking)
 
-    async def _ask(self, digest: str, token: str) -> Identity | Refused:
+    async def _ask(self, key: str, look: Look) -> Identity | Refused:
         now, mine = time.monotonic(), asyncio.current_task()
         try:
-            found = await self._pool.call(self._look_up, token)
+            found = await self._pool.call(look)
         finally:
-            current = self._asking.get(digest) is mine  # else tokens were changed since we asked
+            current = self._asking.get(key) is mine  # else tokens were changed since we asked
             if current:
-                del self._asking[digest]
+                del self._asking[key]
         if not current:
-            return await self._find(digest, token)
-        self._known[digest] = (now, found)
-        self._known.move_to_end(digest)
+            return await self._find(key, look)
+        self._known[key] = (now, found)
+        self._known.move_to_end(key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return found
 
-    def _look_up(self, workloads: Workloads, token: str) -> Identity | Refused:
-        from dibs.ledger.tokens import Tokens
-
-        row = Tokens(workloads.ledger).find(token)
+    def _look_up(self, row: TokenRow | None) -> Identity | Refused:
         if row is None:
             return refuse("TOKEN_UNKNOWN", "this token is not known here", "make one with `dibs token create`")
         if row.revoked_at is not None:
@@ -151,6 +165,7 @@ class Auth:
             sees_all=admin,
             owns_all=admin,
             afar=True,
+            token=row.id,
         )
 
     def forget(self) -> None:
@@ -160,17 +175,21 @@ class Auth:
 
     # -- the secret of one sandbox ----------------------------------------------------------------------------------
 
-    def sandbox_token(self, sandbox_id: str) -> str:
-        """Opens this sandbox and nothing else. The same on all gateways of a ledger, and after a restart."""
-        return hmac.new(self._secret, f"sandbox:{sandbox_id}".encode(), hashlib.sha256).hexdigest()
+    def sandbox_token(self, sandbox_id: str, token_id: str) -> str:
+        """Opens this sandbox and nothing else, for as long as the token of whoever got it is good (none: always).
 
-    def opens(self, sandbox_id: str, token: str) -> bool:
-        return hmac.compare_digest(self.sandbox_token(sandbox_id).encode(), token.encode())
+        The same on all gateways of a ledger, and after a restart.
+        """
+        seal = hmac.new(self._secret, f"sandbox:{sandbox_id}:{token_id}".encode(), hashlib.sha256).hexdigest()
+        return f"{token_id}.{seal}" if token_id else seal
 
     async def _sandbox_owner(self, sandbox_id: str, secret: str) -> Identity:
         """The tenant that the sandbox belongs to, with no more than what its own surface needs."""
-        if not self.opens(sandbox_id, secret):
+        token_id = secret.rpartition(".")[0]
+        if not hmac.compare_digest(self.sandbox_token(sandbox_id, token_id).encode(), secret.encode()):
             raise refuse("TOKEN_UNKNOWN", "this is not the secret of the sandbox", "ask for its endpoint again")
+        if token_id:
+            await self._by_token_id(token_id)
         if sandbox_id not in self._tenants:
             try:
                 row = await self._pool.call(lambda workloads: workloads.ledger.sandbox(sandbox_id))

@@ -57,8 +57,15 @@ class Edge:
         else:
             gauge = metrics.connections.labels("websocket")
             gauge.inc()
+
+            async def sent(message: Any) -> None:
+                nonlocal status
+                if message["type"] == "websocket.http.response.start":
+                    status = message["status"]
+                await send(message)
+
             try:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, sent)
             finally:
                 gauge.dec()
         metrics.count(_route(scope), "WEBSOCKET", status, None)

@@ -102,7 +102,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path=_O + "/logs", name="getLogs", what="What its command has written.", query=LogsQuery,
               answer=_LINES, fails=(409,)),
     Operation(method="GET", path=_O + "/files", name="downloadFiles", what="A file or folder, as tar.",
-              query=FilesQuery, answer=_TAR, fails=(409,)),
+              scope=WRITE, query=FilesQuery, answer=_TAR, fails=(409,)),
     Operation(method="PUT", path=_O + "/files", name="uploadFiles", what="Unpack a tar stream below a folder.",
               status=204, scope=WRITE, query=FilesQuery, body=_UPLOAD, fails=(409,)),
     Operation(method="POST", path=_O + "/exec", name="execCommand", what="Run one more command to its end.",

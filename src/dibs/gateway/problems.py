@@ -104,20 +104,29 @@ def problem_data(error: DibsError, request_id: str) -> dict[str, Any]:
     """RFC 9457, with ours: the class, whether it may be tried again, and every problem."""
     kind = kind_of(error)
     status = status_of(error)
+    words, problems = outward(error)
     return {
         "type": f"urn:dibs:error:{kind}",
         "title": TITLES[kind],
         "status": status,
-        "detail": readable(str(error)),
+        "detail": readable(words),
         "code": error.code,
         "error": kind,
         "retryable": error.retryable or status == 503,
         "problems": [
-            {name: readable(value) for name, value in msgspec.to_builtins(problem).items()}
-            for problem in error.problems
+            {name: readable(value) for name, value in msgspec.to_builtins(problem).items()} for problem in problems
         ],
         "request_id": request_id,
     }
+
+
+def outward(error: DibsError) -> tuple[str, tuple[Problem, ...]]:
+    """The words and problems of an error for a client. Where the ledger is kept is of no use to it, but to others."""
+    problems = tuple(
+        msgspec.structs.replace(problem, value="") if problem.field == "ledger" else problem
+        for problem in error.problems
+    )
+    return "\n".join(str(problem) for problem in problems) if problems != error.problems else str(error), problems
 
 
 def body_of(error: DibsError, path: str, request_id: str) -> tuple[int, str, bytes, dict[str, str]]:
@@ -129,7 +138,7 @@ def body_of(error: DibsError, path: str, request_id: str) -> tuple[int, str, byt
 
 
 def opensandbox_data(error: DibsError) -> dict[str, str]:
-    return {"code": error.code, "message": readable(str(error))}
+    return {"code": error.code, "message": readable(outward(error)[0])}
 
 
 def readable(text: str) -> str:

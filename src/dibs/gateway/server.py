@@ -13,17 +13,20 @@ import gc
 import grp
 import ipaddress
 import os
+import re
 import signal
 import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import h11
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from dibs.errors import Conflict, DibsError, InvalidRequest, StateError
 from dibs.gateway.app import App, make_app
@@ -34,6 +37,7 @@ from dibs.home import Home
 from dibs.settings import OFF, GatewaySettings, Settings, address
 
 _PEER = struct.Struct("3i")
+_HEAD_END = re.compile(rb"\n\r?\n")
 _LINGER = 1.0  # seconds between a last answer and hanging up
 _KEEP_ALIVE_IDLE = 60  # seconds before the kernel asks whether a silent peer is still there
 
@@ -168,13 +172,52 @@ def url_of(one: socket.socket) -> str:
     return f"http://{host}:{name[1]}"
 
 
+class StrictConnection(h11.Connection):
+    """h11, without what it tolerates and another server in the chain may read otherwise.
+
+    That is a length and chunks at once, and header lines that go on in the next line. A head that came whole is
+    measured too: h11 only counts what it has to wait for.
+    """
+
+    def __init__(self, max_head: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=max_head)
+        self._max_head = max_head
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if self.their_state is h11.IDLE:
+            self._check_head(self.trailing_data[0])
+        return super().next_event()
+
+    def _check_head(self, data: bytes) -> None:
+        end = _HEAD_END.search(data)
+        if end is None:
+            return
+        if end.start() > self._max_head:
+            raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
+        lines = data[: end.start()].split(b"\n")[1:]
+        if any(line[:1] in (b" ", b"\t") for line in lines):
+            raise h11.RemoteProtocolError("a header goes on in the next line")
+        names = {line.partition(b":")[0].strip().lower() for line in lines}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            raise h11.RemoteProtocolError("a length and chunks at once")
+
+
 class Protocol(H11Protocol):
-    """uvicorn's HTTP/1.1, with the peer's credentials, a limit on the time for headers, and errors in our form."""
+    """uvicorn's HTTP/1.1, with the peer's credentials, a limit on the time for headers, and errors in our form.
+
+    When there are too many connections, the one that has been silent for longest makes room: whoever only connects
+    cannot keep others out. Silent are those whose request has not come, the first or a further one.
+    """
 
     head_timeout = 15.0
     max_connections = 4096
+    silent: ClassVar[dict[Protocol, None]] = {}  # in the order in which they fell silent; of each gateway its own
     _head_timer: asyncio.TimerHandle | None = None
     _ending = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = StrictConnection(self.config.h11_max_incomplete_event_size or 65536)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -185,24 +228,40 @@ class Protocol(H11Protocol):
         elif raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_IDLE)
-        if len(self.connections) > self.max_connections:
+        if len(self.connections) > self.max_connections and not self._make_room():
             self._end(
                 Refused(
                     503, code="TOO_MANY_CONNECTIONS", reason="the gateway has too many connections", remedy="try again"
                 )
             )
             return
+        self.silent[self] = None
         self._await_head()
 
+    def _make_room(self) -> bool:
+        """Hang up on the connection that has been silent for longest; False if none is."""
+        for other in self.silent:
+            del self.silent[other]
+            other.transport.abort()
+            return True
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.silent.pop(self, None)
         self._head_came()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.silent[self] = None
 
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
+            self.silent.pop(self, None)
             self._head_came()
         elif self._head_timer is None and self.conn.trailing_data[0]:
             self._await_head()
@@ -246,15 +305,28 @@ class Protocol(H11Protocol):
             self.transport.write(answer)
         # Whoever still sends would not see the answer if we hung up now.
         self._ending = True
+        self.silent.pop(self, None)
         self._head_came()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        with contextlib.suppress(OSError):  # it has hung up already
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
         self.loop.call_later(_LINGER, self.transport.close)
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets; a refusal with a whole answer completes the handshake too, and is no error in the log."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
 
 def protocol_for(settings: GatewaySettings) -> type[Protocol]:
     """uvicorn makes protocols from a class; the limits are put on one of this gateway's own."""
-    limits = {"head_timeout": settings.head_timeout, "max_connections": settings.max_connections}
+    limits: dict[str, Any] = {
+        "head_timeout": settings.head_timeout, "max_connections": settings.max_connections, "silent": {}
+    }  # fmt: skip
     return type("GatewayProtocol", (Protocol,), limits)
 
 
@@ -304,7 +376,7 @@ async def _run(app: App, sockets: list[socket.socket], ready: Callable[[App], No
     config = uvicorn.Config(
         app,
         http=protocol_for(gateway),
-        ws="websockets-sansio",
+        ws=SocketProtocol,
         ws_max_size=max(gateway.max_body, 1 << 20),
         ws_per_message_deflate=False,
         # A client that is stopped, or whose reader is a pager, is silent for as long as it likes. Who is really gone is

@@ -21,6 +21,8 @@ from dibs.ledger.tickets import PROCESS, Tickets
 from dibs.process import ProcessName
 
 _STRINGS = msgspec.json.Decoder(dict[str, str])
+LONGEST_REFERENCE = 128  # characters; names and ids are shorter
+LONGEST_LABEL = 4096  # characters of key and value; labels are shorter
 _UNKNOWN_REMEDY = "`dibs sandbox ls --all` shows what there is"
 
 
@@ -260,6 +262,8 @@ class Sandboxes(Leases, Tickets):
     ) -> tuple[list[SandboxRow], int]:
         """The text of the labels narrows the search in the database; that they are really there is looked up here."""
         wanted = dict(labels).items()
+        if any(len(key) + len(value) > LONGEST_LABEL for key, value in wanted):
+            return [], 0  # none can have it, and SQLite takes no pattern of that size
         for number, (key, value) in enumerate(wanted):
             where += f" AND labels LIKE :l{number} ESCAPE '!'"
             values[f"l{number}"] = "%" + _like(f"{encode(key)}:{encode(value)}") + "%"
@@ -293,6 +297,8 @@ class Sandboxes(Leases, Tickets):
         A tenant finds its own only; another's is as unknown as one that never was. Without a tenant all are looked at,
         and a name that several tenants use now is the host's own, or must be said as an id.
         """
+        if len(reference) > LONGEST_REFERENCE:
+            raise NotFound("there is no such sandbox", field="sandbox", value=reference[:64], remedy=_UNKNOWN_REMEDY)
         of = " AND tenant = :tenant" if tenant is not None else ""
         values: dict[str, Any] = {"ref": reference, "host": self.host}
         if tenant is not None:

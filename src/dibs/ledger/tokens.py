@@ -95,6 +95,11 @@ class Tokens(Beside):
             self._db.execute("UPDATE tokens SET last_used_at = :now WHERE id = :id", now=now, id=row.id)
         return row
 
+    def get(self, token_id: str) -> TokenRow | None:
+        """The token of an id, as it is now."""
+        rows = self._db.rows("SELECT * FROM tokens WHERE id = :id", id=token_id)
+        return _token(rows[0]) if rows else None
+
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

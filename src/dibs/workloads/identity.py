@@ -26,6 +26,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset(SCOPES)
     sees_all: bool = False
     owns_all: bool = False
+    token: str = ""  # the id of the token, if there is one
     afar: bool = False  # came by a token: the host's folders are not this one's
 
     def sees(self, tenant: str) -> bool:

@@ -77,7 +77,7 @@ async def endpoint(
     where = authority(request, gateway.settings.gateway.public_url)
     return types.Endpoint(
         endpoint=f"{where}/v1/sandboxes/{row.id}/proxy/{port}",
-        headers={"OpenSandbox-Secure-Access": gateway.auth.sandbox_token(row.id)},
+        headers={"OpenSandbox-Secure-Access": gateway.auth.sandbox_token(row.id, identity.token)},
     )
 
 

@@ -126,3 +126,25 @@ def test_a_mismatch_ends_the_sandbox_before_its_command_starts(service: Workload
     receipt = service.receipt("astray")
     assert receipt.verdict == "mismatch"
     assert [line.outcome for line in receipt.lines if line.field == "devices"] == ["mismatch"]
+
+
+class Watched(Astray):
+    """Notes whether the ledger has told the end when the files are removed."""
+
+    service: Workloads
+    told: bool | None = None
+
+    def delete(self, handle: Handle) -> None:
+        self.told = not self.service.sandbox(handle.sandbox_id).live
+        super().delete(handle)
+
+
+def test_nothing_is_left_of_a_failed_creation_when_its_end_is_told(service: Workloads) -> None:
+    """Whoever waits for the end removes what is left: two who remove the same folder get in each other's way."""
+    backend = service.registry._made["local", None] = Watched(service.home)
+    backend.service = service
+    with pytest.raises(DeliveryMismatch):
+        service.create(parse_spec({"gpu": 1, "name": "astray", "command": ["true"]}))
+    assert backend.told is False
+    assert not service.sandbox("astray").live
+    assert service.leases() == []

@@ -303,10 +303,12 @@ class Creation:
                 return  # not proved: the next reconciliation frees it
         elif not backend.holds:
             backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
-        if not (order.origin and ledger_away(error)):  # else it was accepted, and is made when the ledger is back
-            self.fail(order.sandbox_id, error)
-        if handle is not None:
-            backend.delete(handle)
+        try:
+            if handle is not None:
+                backend.delete(handle)  # before the end is told: `remove` waits for that, and then deletes as well
+        finally:
+            if not (order.origin and ledger_away(error)):  # else it was accepted, and is made when the ledger is back
+                self.fail(order.sandbox_id, error)
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
         """Record why there is no sandbox, and free what it had."""

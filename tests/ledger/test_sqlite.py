@@ -84,7 +84,7 @@ def test_a_read_only_ledger_is_one_clear_error(home: Home) -> None:
 def test_a_full_disk_is_one_clear_error_and_nothing_is_half_done(tmp_path: Path) -> None:
     """In a mount namespace of its own, so that nothing is left mounted whatever happens."""
     script = f"""
-import sys
+import os, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from dibs.errors import StateError
@@ -94,7 +94,7 @@ from dibs.ledger.store import Ledger
 root = Path({str(tmp_path)!r}) / "tiny"
 home = Home(state=root, config=root)
 ledger = Ledger(home)
-(root / "filler").write_bytes(b"x" * 600_000)
+(root / "filler").write_bytes(b"x" * 2_000_000)
 done = 0
 try:
     while done < 10_000:
@@ -104,13 +104,15 @@ except StateError as error:
     assert error.code == "DISK_FULL", error.code
 else:
     raise SystemExit("the disk never got full")
+left = os.statvfs(root)
+assert left.f_bfree * left.f_frsize > 200_000, "what is kept for reading and freeing is not used up by booking"
 (root / "filler").unlink()
 assert len(ledger.leases()) == done == len(ledger.holders()), (len(ledger.leases()), done)
 book(ledger, device("gpu-after"))
 print("ok", done)
 """
     (tmp_path / "tiny").mkdir()
-    command = f'mount -t tmpfs -o size=1m,mode=700 tmpfs {tmp_path}/tiny && exec {sys.executable} -c "$SCRIPT"'
+    command = f'mount -t tmpfs -o size=4m,mode=700 tmpfs {tmp_path}/tiny && exec {sys.executable} -c "$SCRIPT"'
     result = subprocess.run(
         ["unshare", "-m", "sh", "-c", command],
         env={**os.environ, "SCRIPT": script, "PYTHONPATH": str(Path(__file__).parent)},

@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # a type of the checker alone: to make it costs as much as to
 
         def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]: ...
 
+        def require_room(self) -> None:
+            """Raises StateError (DISK_FULL) where nothing new may be entered."""
+
         def changes_by_others(self) -> int:
             """A number that differs when another process has committed something that waiters care for."""
 

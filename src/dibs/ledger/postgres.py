@@ -195,6 +195,9 @@ class PostgresDatabase:
                 return work(self._alive())
         return self._with_connection(work)
 
+    def require_room(self) -> None:
+        """The server says so by itself."""
+
     def changes_by_others(self) -> int:
         """The number of the last committed event. Whatever others wait for makes one, and they are committed in order:
         a sequence would count what is not committed yet, and a waiter would sleep through it."""

@@ -31,6 +31,7 @@ class Sandboxes(Leases, Tickets):
 
     def add_sandbox(self, row: SandboxRow) -> None:
         """Enter a sandbox that is about to be created, or that waits for it. Its name must be free in its tenant."""
+        self._db.require_room()
         added = self._db.execute(
             "INSERT INTO sandboxes (id, host, name, backend, state, uid, username, owner, spec, folder, simulated,"
             " created_at, tenant, labels, annotations, pending, origin, expires_at, seq) VALUES (:id, :host, :name,"

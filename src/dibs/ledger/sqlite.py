@@ -10,6 +10,7 @@ what it has read is the only one who may write. No fsync per commit: after a pow
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 
 from dibs.errors import Busy, StateError
 from dibs.home import Home, check_private, make_private
+from dibs.ledger import ballast
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
 from dibs.ledger.turns import Turns
 
@@ -39,6 +41,7 @@ class SqliteDatabase:
     def _open(self) -> None:
         path, home = self.path, self._home
         with explained(path):
+            ballast.spend(home)
             make_private(path, home)  # SQLite gives the files beside it the same mode
             for beside in ("-wal", "-shm", "-journal"):
                 check_private(path.with_name(path.name + beside), home)
@@ -47,10 +50,30 @@ class SqliteDatabase:
         try:
             with explained(path):
                 self._file = _identity(path)
-                self._prepare()
+                try:
+                    self._prepare()
+                except sqlite3.OperationalError:
+                    if not ballast.is_full(home.state) or _size(f"{path}-wal"):
+                        raise
+                    self._read_only()
         except BaseException:
             self.close()
             raise
+
+    def _read_only(self) -> None:
+        """Without room for the files beside it, a ledger that nobody has open can still be read."""
+        self._connection.close()
+        self._connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None, check_same_thread=False
+        )
+        self._connection.row_factory = sqlite3.Row
+        if self._version() != SCHEMA:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    def require_room(self) -> None:
+        """Nothing new is entered on a full disk: what there is must be kept for reading and freeing."""
+        if not ballast.keep(self._home):
+            raise _translate(sqlite3.OperationalError("database or disk is full"), self.path)
 
     def _same_file(self) -> None:
         """Whoever deletes or replaces the file leaves us with one that no other process sees: take the new one."""
@@ -106,6 +129,7 @@ class SqliteDatabase:
                 raise _translate(sqlite3.OperationalError("database is locked"), self.path)
             try:
                 with explained(self.path):
+                    ballast.spend(self._home)
                     self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     if _identity(self.path) != self._file:
@@ -113,6 +137,8 @@ class SqliteDatabase:
                     yield
                     with explained(self.path):
                         self._connection.execute("COMMIT")
+                        if ballast.is_full(self._home.state):
+                            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 except BaseException:
                     if self._connection.in_transaction:  # a full disk may have rolled it back already
                         self._connection.execute("ROLLBACK")
@@ -145,7 +171,15 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._connection.close()
+        ballast.save(self._home)
         self._processes.close()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -168,6 +202,8 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(path, error.strerror or "") from error
         raise StateError(
             f"the ledger cannot be used: {error.strerror}", field="ledger", value=str(path), code="LEDGER_UNUSABLE",
             remedy="check the permissions of the folder, or set DIBS_HOME to another one",
@@ -188,6 +224,14 @@ _KNOWN = (
 )  # fmt: skip
 
 
+_PERHAPS_FULL = ("LEDGER_READ_ONLY", "LEDGER_IO_ERROR", "LEDGER_UNUSABLE")  # what SQLite calls it when it needs a file
+
+
+def _full(path: Path, words: str) -> StateError:
+    remedy = "free some space; nothing was changed"
+    return StateError(f"the disk is full ({words})", field="ledger", value=str(path), code="DISK_FULL", remedy=remedy)
+
+
 def _translate(error: sqlite3.DatabaseError, path: Path) -> StateError | Busy:
     words = str(error)
     if "locked" in words:
@@ -197,5 +241,7 @@ def _translate(error: sqlite3.DatabaseError, path: Path) -> StateError | Busy:
         )  # fmt: skip
     for part, code, reason, remedy in _KNOWN:
         if part in words:
+            if code in _PERHAPS_FULL and ballast.is_full(path.parent):
+                return _full(path, words)
             return StateError(f"{reason} ({words})", field="ledger", value=str(path), code=code, remedy=remedy)
     return StateError(words, field="ledger", value=str(path), code="LEDGER_UNUSABLE", remedy="run `dibs doctor`")

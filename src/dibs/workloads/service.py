@@ -15,7 +15,7 @@ import msgspec
 from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status, Usage
 from dibs.devices.model import Device, Inventory
 from dibs.doorbell import ring
-from dibs.errors import BackendUnavailable, Conflict, NotFound, Timeout
+from dibs.errors import BackendUnavailable, Conflict, NotFound, StateError, Timeout
 from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket, decoded
 from dibs.ledger.store import Ledger, new_id
@@ -349,8 +349,12 @@ class Workloads:
         if row.handle is None or row.state == "creating":
             return self._withdraw(row, backend)
         if row.state != "stopping":
-            with self.ledger.writing():
-                self.ledger.set_state(row.id, "stopping", expected=("running", "paused"))
+            try:
+                with self.ledger.writing():
+                    self.ledger.set_state(row.id, "stopping", expected=("running", "paused"))
+            except StateError as error:
+                if error.code != "DISK_FULL":
+                    raise  # that it is about to end is not worth its life: that it has ended is written below
         grace = _spec(row).grace_seconds if grace_seconds is None else grace_seconds
         backend.stop(handle, grace)
         return self.settle(row.id)

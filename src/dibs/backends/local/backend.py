@@ -170,9 +170,11 @@ class LocalBackend:
                 kill_strays(workload.id)
             _forget(folder, made, group)
             if isinstance(error, OSError):
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise StateError(
-                    f"the sandbox's folder cannot be used: {error.strerror}", field="folder", value=str(folder)
-                ) from error
+                    f"the sandbox's folder cannot be used: {error.strerror}", field="folder", value=str(folder),
+                    code="DISK_FULL" if full else "", remedy="free some space; nothing was changed" if full else "",
+                ) from error  # fmt: skip
             raise
         all_hooks = tuple(msgspec.convert(hook, Hook) for hook in native["hooks"])
         _held[str(folder)] = _Held(shim, workload, all_hooks, native["workdir"])

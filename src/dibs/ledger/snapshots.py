@@ -91,6 +91,13 @@ class Snapshots(Beside):
             raise NotFound("there is no such snapshot", field="snapshot", value=snapshot_id, code="SNAPSHOT_NOT_FOUND")
         return _snapshot(rows[0])
 
+    def of_image(self, image: str) -> SnapshotRow | None:
+        """The snapshot of this host that has this image."""
+        rows = self._db.rows(
+            "SELECT * FROM snapshots WHERE host = :host AND image = :image", host=self.host, image=image
+        )
+        return _snapshot(rows[0]) if rows else None
+
     def list(
         self, *, tenant: str | None = None, sandbox_id: str | None = None, offset: int = 0, limit: int = 50
     ) -> tuple[list[SnapshotRow], int]:

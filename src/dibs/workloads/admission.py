@@ -38,6 +38,7 @@ from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation, Order, Pending, ledger_away
 from dibs.workloads.explain import backend_problems, choose
+from dibs.workloads.images import check_image
 from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
@@ -172,6 +173,7 @@ def _check(asking: Asking) -> _Checked | Admitted:
     check_reach(workloads, spec)
     backend, spec = choose(spec, workloads.registry, who.uid)
     backend.acquaint(spec.image)
+    check_image(workloads.ledger, backend, who, spec.image)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=asking.base_env,
         origin=GATEWAY, annotations=asking.annotations,

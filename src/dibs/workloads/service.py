@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,7 @@ from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation, Order, ledger_away, withdraw
 from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
+from dibs.workloads.images import check_image
 from dibs.workloads.receipt import Receipt
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
@@ -184,6 +186,10 @@ class Workloads:
 
     def explain(self, spec: SandboxSpec) -> Explanation:
         """What would happen, on each backend and to each device. Nothing is created."""
+        if spec.image and not self.identity.sees_all:
+            for engine in self.registry.engines():
+                with suppress(BackendUnavailable):  # it is explained why that one cannot be used
+                    check_image(self.ledger, engine, self.identity, spec.image)
         inventory = self.inventory()
         world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
         return explain_request(
@@ -247,6 +253,7 @@ class Workloads:
                 try:
                     if fresh:
                         order.backend.acquaint(spec.image)
+                        check_image(self.ledger, order.backend, self.identity, spec.image)
                     with self.ledger.writing():
                         waiting.accept()
                         decision = creation.decide(order, inventory, waiting.ticket, waits=waiting.ticket is not None)

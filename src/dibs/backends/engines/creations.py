@@ -49,6 +49,13 @@ class Creations(Endings):
             with self.asking(image, "image") as client:
                 self._image(client)(image)
 
+    def image(self, reference: str) -> images.Image | None:
+        """What the engine knows of an image; None if it is not here. Raises BackendUnavailable."""
+        if images.is_file(reference):
+            return None
+        with self.asking(reference, "image") as client:
+            return self._image(client)(reference)
+
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
         client = self.client()
         form = self._form(workload, client, None)

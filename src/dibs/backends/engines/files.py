@@ -14,7 +14,6 @@ from dibs.backends.port import Handle
 from dibs.errors import Conflict
 from dibs.http import query, segment
 
-_LABEL = "dibs.snapshot"  # on an image: of which snapshot it is
 LONG = 600.0  # seconds for a large archive, or a large image
 DEVICE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -68,7 +67,10 @@ class Files(Lives):
     def snapshot(self, handle: Handle, name: str) -> str:
         repository, tag = images.tagged(name)
         path = "/commit" + query(container=identity(handle), repo=repository, tag=tag or None, pause=True)
-        for change in (f"LABEL {_LABEL}={name}", *(f"ENV {variable}=" for variable in self._told_of_devices(handle))):
+        for change in (
+            f"LABEL {images.SNAPSHOT}={name}",
+            *(f"ENV {variable}=" for variable in self._told_of_devices(handle)),
+        ):
             path += "&" + query(changes=change)[1:]
         self.ask(handle, "POST", path, json={} if self.name == "docker" else None, timeout=LONG)
         return f"{repository}:{tag}" if tag else repository
@@ -90,7 +92,7 @@ class Files(Lives):
                 code="SNAPSHOT_IN_USE", remedy="remove what was made of it first",
             )  # fmt: skip
         # An engine finishes an image that it was asked for by somebody who was killed: made twice, one has no name.
-        filters = msgspec.json.encode({"label": [f"{_LABEL}={image}"], "dangling": ["true"]}).decode()
+        filters = msgspec.json.encode({"label": [f"{images.SNAPSHOT}={image}"], "dangling": ["true"]}).decode()
         for other in (
             self.ask(None, "GET", "/images/json" + query(filters=filters), value=image, field="snapshot") or ()
         ):

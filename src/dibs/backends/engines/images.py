@@ -18,6 +18,7 @@ from dibs.errors import DibsError, InvalidRequest, Problem, StateError
 from dibs.http import query, segment
 
 Progress = Callable[[str], None]
+SNAPSHOT = "dibs.snapshot"  # the label of an image that says of which snapshot it is
 _PIECE = 1 << 20
 # Programs that are an init already; two of them would get into each other's way.
 INITS = frozenset(("tini", "dumb-init", "catatonit", "docker-init", "s6-svscan", "init", "systemd"))
@@ -36,6 +37,8 @@ class Image(msgspec.Struct, frozen=True):
     workdir: str = ""
     volumes: tuple[str, ...] = ()
     healthcheck: dict[str, Any] | None = None
+    names: tuple[str, ...] = ()  # tags and digests
+    snapshot: str = ""  # what a snapshot was called when it was made; images built on it have it too
 
     @property
     def platform(self) -> str:
@@ -82,6 +85,8 @@ def image_of(document: dict[str, Any]) -> Image:
         env=words("Env"),
         user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
+        names=tuple(str(name) for key in ("RepoTags", "RepoDigests") for name in document.get(key) or ()),
+        snapshot=str((config.get("Labels") or {}).get(SNAPSHOT) or ""),
         volumes=tuple(config.get("Volumes") or ()),
         healthcheck=config.get("Healthcheck") or document.get("HealthCheck") or None,
     )

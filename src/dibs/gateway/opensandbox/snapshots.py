@@ -28,6 +28,7 @@ from dibs.ledger.rows import SandboxId
 from dibs.ledger.snapshots import SnapshotRow, Snapshots
 from dibs.process import myself
 from dibs.workloads.identity import Identity
+from dibs.workloads.images import REPOSITORY
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
 
@@ -36,7 +37,6 @@ _LOG = logging.getLogger("dibs.gateway")
 _STATES = {"creating": "Creating", "ready": "Ready", "failed": "Failed"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _ABLE = ("docker", "podman")
-_REPOSITORY = "localhost/dibs-snapshot"  # with a registry that is none: nobody looks for it anywhere else
 _making: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected while it runs
 
 
@@ -98,7 +98,7 @@ async def create_snapshot(request: Asked) -> Response[bytes]:
                 code="SNAPSHOT_UNSUPPORTED", remedy="copy the files out, or use an engine: dibs.backend=docker",
             )  # fmt: skip
         return Snapshots(mine.ledger).add(
-            row.id, tenant=row.tenant, name=name, backend=row.backend, repository=_REPOSITORY, owner=myself()
+            row.id, tenant=row.tenant, name=name, backend=row.backend, repository=REPOSITORY, owner=myself()
         )
 
     snapshot = await gateway.pool.call(begin)

@@ -170,7 +170,7 @@ def _check(asking: Asking) -> _Checked | Admitted:
         known = Idempotency(workloads.ledger).recall(who.tenant, asking.idempotency_key, digest)
         if known is not None:
             return Admitted(workloads.sandbox(known), again=True)
-    check_reach(workloads, spec)
+    spec = check_reach(workloads, spec)
     backend, spec = choose(spec, workloads.registry, who.uid)
     backend.acquaint(spec.image)
     check_image(workloads.ledger, backend, who, spec.image)
@@ -210,8 +210,11 @@ def _book(creation: Creation, checked: _Checked, entered: Admitted) -> Admitted:
     return msgspec.structs.replace(entered, devices=creation.lease(entered.work[1]))
 
 
-def check_reach(workloads: Workloads, spec: SandboxSpec) -> None:
-    """Who comes from afar gets no folder of the host but those that the configuration names."""
+def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
+    """A remote caller gets no folder of the host but those that the configuration names.
+
+    The answer has the real path of each source, which is what was checked: whoever mounts it follows no link any more.
+    """
     settings = workloads.registry.settings
     problems: list[Problem] = []
     longest = settings.gateway.max_sandbox_ttl
@@ -228,18 +231,21 @@ def check_reach(workloads: Workloads, spec: SandboxSpec) -> None:
             problems.append(
                 Problem("IMAGE_NOT_ALLOWED", "image", spec.image, "it is a path of the gateway's host", "name an image")
             )
-        for mount in spec.mounts:
-            if not any(_below(mount.source, allowed) for allowed in settings.mounts_allow):
+        real = [msgspec.structs.replace(mount, source=os.path.realpath(mount.source)) for mount in spec.mounts]
+        for mount, found in zip(spec.mounts, real, strict=True):
+            if not any(_below(found.source, allowed) for allowed in settings.mounts_allow):
                 allowed = ", ".join(settings.mounts_allow) or "none"
                 reason = "the gateway does not share this folder of its host"
                 problems.append(Problem("MOUNT_NOT_ALLOWED", "mounts", mount.source, reason, f"it shares: {allowed}"))
+        spec = msgspec.structs.replace(spec, mounts=tuple(real))
     if problems:
         raise InvalidRequest(problems)
+    return spec
 
 
-def _below(path: str, folder: str) -> bool:
-    """With every link followed: a link in a shared folder leads nowhere else."""
-    real, shared = os.path.realpath(path), os.path.realpath(folder)
+def _below(real: str, folder: str) -> bool:
+    """`real` has no links left, and none is followed: it may have been exchanged for one since."""
+    shared = os.path.realpath(folder)
     return real == shared or real.startswith(shared.rstrip("/") + "/")
 
 

@@ -135,12 +135,47 @@ def _limits(workload: Workload, can_limit: CanLimit) -> list[Problem]:
 
 def _mounts(workload: Workload, facts: Facts) -> list[Problem]:
     found = []
+
+    def problem(value: str, reason: str, remedy: str) -> None:
+        found.append(Problem("MOUNT_INVALID", "mounts", value, reason, remedy))
+
+    nodes = {
+        node.path
+        for device in workload.devices
+        for edits in (device.attachment.spec_edits, device.attachment.edits)
+        for node in edits.device_nodes
+    }
+    taken: dict[str, str] = {}
     for mount in workload.mounts:
-        if not os.path.exists(facts.seen(mount.source)):
+        target = os.path.normpath(mount.target)
+        if not mount.target.startswith("/") or ".." in mount.target.split("/") or target == "/":
+            problem(mount.target, "the target must be an absolute path other than /", "name another target")
+        elif target in taken:
+            reason = f"two mounts have this target, of {taken[target]} and of {mount.source}"
+            problem(mount.target, reason, "give each a target of its own")
+        elif target in _KERNELS or any(target.startswith(f"{path}/") for path in ("/proc", "/sys")) or target in nodes:
+            problem(mount.target, "it is the kernel's own, or a device's", "name another target")
+        taken[target] = mount.source
+        if _shows_devices(mount.source):
+            remedy = "ask for devices with --gpu or --device; mount a folder that does not contain /dev"
+            problem(mount.source, "the host's devices would be in it", remedy)
+        try:
+            _seen(facts, mount.source)
+        except tables.Changed as error:
+            problem(mount.source, f"it cannot be mounted: {error.strerror}", "name the folder itself, not a link to it")
+        except OSError:
             where = "where the engine runs" if facts.root else "on this host"
-            reason = f"there is no such file or folder {where}"
-            found.append(Problem("MOUNT_INVALID", "mounts", mount.source, reason, "make it first"))
+            problem(mount.source, f"there is no such file or folder {where}", "make it first")
     return found
+
+
+_KERNELS = ("/proc", "/sys", "/dev", "/dev/pts", "/dev/mqueue", "/dev/console")
+
+
+def _shows_devices(source: str) -> bool:
+    """Whether the host's device nodes are in a folder: an engine mounts it with all that is mounted below."""
+    harmless = ("/dev/shm/", "/dev/hugepages")  # noqa: S108  # no device is in them
+    return source in ("/", "/dev") or (source.startswith("/dev/") and not source.startswith(harmless))
 
 
 def _image(

@@ -18,6 +18,7 @@ from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, 
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.port import Expectation, Realisation, Workload
+from dibs.backends.proc import below
 from dibs.errors import BackendUnavailable, InvalidRequest, Problem, Unsupported
 from dibs.home import Home
 
@@ -172,6 +173,14 @@ def _check_mounts(workload: Workload, binds: list[Bind], targets: dict[str, str]
         if bind.target in seen and seen[bind.target] != bind:
             reason = f"two mounts have this target, of {seen[bind.target].source} and of {bind.source}"
             problems.append(Problem("MOUNT_INVALID", field, shown, reason, "give each a target of its own"))
+        around = next((one for one in reversed(binds) if one != bind and below(bind.target, one.target)), None)
+        if around is not None and around.source and not around.writable:
+            inside = around.source.rstrip("/") + bind.target[len(around.target.rstrip("/")) :]
+            if not os.path.exists(inside):
+                reason = f"it is mounted read-only and has no place for {bind.target}, which is to be mounted in it"
+                remedy = f"make {inside} first, or mount it writable"
+                shown_around = asked.get(around.target, around.target)
+                problems.append(Problem("MOUNT_INVALID", "mounts", shown_around, reason, remedy))
         seen[bind.target] = bind
         over = table.at(bind.source) if bind.source else None
         if bind.writable and over is not None and over.sealed and any(bind.source == m.source for m in workload.mounts):
@@ -258,6 +267,8 @@ def shim_spec(
     if workload.ttl_seconds is not None:
         spec.append(("ttl", repr(float(workload.ttl_seconds))))
     spec += [("arg", word) for word in native["args"]]
+    for source, identity in native["binds"].items():
+        spec += [("source", source), ("identity", identity)]
     spec += [("cmd", word) for word in native["command"]]
     env = realisation.expectation.env
     spec += [("env", f"{name}={value}") for name, value in env.items() if not bubblewrap.is_loader_variable(name)]

@@ -22,6 +22,7 @@ import time
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from dibs.backends.local import keyring, seccomp
+    from dibs.backends.local.binding import by_descriptor
     from dibs.backends.local.freezer import Freezer
     from dibs.backends.local.hookrun import Hook, run_hook
     from dibs.backends.local.keeper import (
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 else:
     import keyring
     import seccomp
+    from binding import by_descriptor
     from freezer import Freezer
     from hookrun import Hook, run_hook
     from keeper import (
@@ -126,6 +128,8 @@ class Shim(Keeper):
         self.user = (int(one.get("uid", "0")), int(one.get("gid", "0")))
         self.bwrap = one["bwrap"]
         self.args = [v for k, v in spec if k == "arg"]
+        sources = [v for k, v in spec if k == "source"]
+        self.sources = dict(zip(sources, [v for k, v in spec if k == "identity"], strict=True))
         self.command = [v for k, v in spec if k == "cmd"]
         self.env = dict(v.split("=", 1) for k, v in spec if k == "env")
         self.groups = [v for k, v in spec if k == "cgroup"]
@@ -189,9 +193,13 @@ class Shim(Keeper):
         rules = os.memfd_create("seccomp")
         os.write(rules, seccomp.program())
         os.lseek(rules, 0, os.SEEK_SET)
+        try:
+            args, sources = by_descriptor(self.args, self.sources)
+        except OSError as error:
+            raise RuntimeError(f"{error.filename} cannot be mounted: {error.strerror}") from error
         argv = [
             self.bwrap,
-            *self.args,
+            *args,
             "--json-status-fd",
             str(info),
             "--block-fd",
@@ -199,7 +207,7 @@ class Shim(Keeper):
             "--seccomp",
             str(rules),
         ]
-        passed = {info, block, rules}
+        passed = {info, block, rules, *sources}
         if self.all_ids:
             namespace = self.user_namespace()
             # As what bubblewrap calls its sync-fd too, because that is closed before the command runs.

@@ -198,8 +198,7 @@ async def _listen(socket: Socket, gone: threading.Event) -> None:
 
 def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) -> tuple[SandboxId, Session | None]:
     """As `Workloads.create` and `launch`, within what the caller may have."""
-    check_reach(workloads, wish.spec)
-    backend, spec = choose(wish.spec, workloads.registry, workloads.identity.uid)
+    backend, spec = choose(check_reach(workloads, wish.spec), workloads.registry, workloads.identity.uid)
     creation = Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=workloads.identity,

@@ -14,9 +14,9 @@ from dibs.errors import Problem, quoted
 _FIELDS = ("name", "mountPath", "readOnly", "subPath", "host", "pvc", "ossfs")
 
 
-def allowed(path: str, folders: tuple[str, ...]) -> bool:
-    """Whether a path is one of the folders or below one, links followed on both sides."""
-    real = os.path.realpath(path)
+def allowed(real: str, folders: tuple[str, ...]) -> bool:
+    """Whether a path without links is one of the folders or below one. Links in it are not followed: what is compared
+    here must be what is mounted."""
     tops = [os.path.realpath(folder) for folder in folders]
     return any(real == top or real.startswith(top.rstrip("/") + "/") for top in tops)
 

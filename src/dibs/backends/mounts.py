@@ -193,6 +193,15 @@ def open_beneath(path: str) -> int:
     return fd
 
 
+def real(path: str) -> str:
+    """A path with its links followed. One that changes while it is read gives a path that leads nowhere, and is refused
+    where it is opened; it is no error here."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return path  # a link that is one no more
+
+
 def look_beneath(path: str) -> os.stat_result:
     """What an absolute path without links is. Raises OSError; Changed for a link."""
     fd = open_beneath(path)

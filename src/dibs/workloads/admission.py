@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dibs.backends.mounts import real
 from dibs.devices.model import Inventory
 from dibs.errors import (
     Busy,
@@ -231,13 +232,13 @@ def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
             problems.append(
                 Problem("IMAGE_NOT_ALLOWED", "image", spec.image, "it is a path of the gateway's host", "name an image")
             )
-        real = [msgspec.structs.replace(mount, source=os.path.realpath(mount.source)) for mount in spec.mounts]
-        for mount, found in zip(spec.mounts, real, strict=True):
+        resolved = [msgspec.structs.replace(mount, source=real(mount.source)) for mount in spec.mounts]
+        for mount, found in zip(spec.mounts, resolved, strict=True):
             if not any(_below(found.source, allowed) for allowed in settings.mounts_allow):
                 allowed = ", ".join(settings.mounts_allow) or "none"
                 reason = "the gateway does not share this folder of its host"
                 problems.append(Problem("MOUNT_NOT_ALLOWED", "mounts", mount.source, reason, f"it shares: {allowed}"))
-        spec = msgspec.structs.replace(spec, mounts=tuple(real))
+        spec = msgspec.structs.replace(spec, mounts=tuple(resolved))
     if problems:
         raise InvalidRequest(problems)
     return spec

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from dibs.backends.mounts import real
 from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, Realisation, Workload
 from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem
@@ -69,8 +70,7 @@ def prepare(
     workdir = _workdir(spec, problems, private=private, own_root=spec.root == "host" and not spec.image)
     # What was allowed from afar was checked by the name that it has without links; to follow one now would undo that.
     mounts = tuple(
-        Mount(mount.source if private else os.path.realpath(mount.source), mount.target, mount.writable)
-        for mount in spec.mounts
+        Mount(mount.source if private else real(mount.source), mount.target, mount.writable) for mount in spec.mounts
     )
     for mount in mounts:
         if not os.path.exists(mount.source):

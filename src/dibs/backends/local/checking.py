@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from dibs.backends.local import cgroups, users
+from dibs.backends.mounts import real
 from dibs.backends.port import Workload
 from dibs.backends.proc import below
 from dibs.errors import Problem
@@ -63,7 +64,7 @@ def wrong(workload: Workload, private: Sequence[str]) -> list[Problem]:
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
             remedy = "ask for devices with --gpu or --device"
             problem("INVALID_REQUEST", "mounts", mount.source, "only folders, files and sockets can be mounted", remedy)
-        if any(below(os.path.realpath(mount.source), folder) for folder in private):
+        if any(below(path, folder) for path in (mount.source, real(mount.source)) for folder in private):
             problem("INVALID_REQUEST", "mounts", mount.source, "it is in dibs' own state folder")
     return found
 

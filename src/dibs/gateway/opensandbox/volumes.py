@@ -9,16 +9,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dibs.backends.mounts import real
 from dibs.errors import Problem, quoted
 
 _FIELDS = ("name", "mountPath", "readOnly", "subPath", "host", "pvc", "ossfs")
 
 
-def allowed(real: str, folders: tuple[str, ...]) -> bool:
+def allowed(path: str, folders: tuple[str, ...]) -> bool:
     """Whether a path without links is one of the folders or below one. Links in it are not followed: what is compared
     here must be what is mounted."""
     tops = [os.path.realpath(folder) for folder in folders]
-    return any(real == top or real.startswith(top.rstrip("/") + "/") for top in tops)
+    return any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
 
 
 def read_volumes(value: Any, folders: tuple[str, ...], problems: list[Problem]) -> list[str]:
@@ -77,8 +78,8 @@ def _source(volume: Mapping[str, Any], field: str, refuse: Any) -> str | None:
         return None
     below = volume.get("subPath")
     if below is None:
-        return os.path.realpath(path)
+        return real(path)
     if not isinstance(below, str) or below.startswith("/") or ".." in below.split("/") or not _is_path(f"/{below}"):
         refuse("VOLUME_INVALID", f"{field}.subPath", below, "must be a relative path without ..")
         return None
-    return os.path.realpath(os.path.join(path, below))
+    return real(os.path.join(path, below))

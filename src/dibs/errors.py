@@ -49,8 +49,18 @@ def quoted(value: object, limit: int = 120) -> str:
     text = str(value)
     if len(text) > limit:
         text = text[: limit - 1] + "…"
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return f'"{safe}"'
+    return f'"{printable(text)}"'
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text with everything that a terminal would obey, or that turns letters around, shown as an escape.
+
+    That is every control character (C0, C1, delete), so that no CSI, OSC or DCS begins, and every format character
+    (bidirectional, zero width). `keep`: those that may stay, a line break for instance.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class DibsError(Exception):

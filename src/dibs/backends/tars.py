@@ -61,6 +61,8 @@ class Checks:
             if kind != "folder":
                 hostile(f'a name that goes through a {kind}: "{member.name}"')
         before = self._names.get(parts, member.kind)
+        if before == "link" and member.kind != "link":
+            hostile(f'a {member.kind} where it has a link: "{member.name}"')  # which the engine might write through
         if "folder" in (before, member.kind) and before != member.kind:
             hostile(f'a {member.kind} where it has a {before}: "{member.name}"')
         if not parts and member.kind != "folder":
@@ -77,7 +79,10 @@ class Checks:
         for end in range(1, len(parts)):
             if parts[:end] not in self._names:
                 self._remember(parts[:end], "folder")
-        self._remember(parts, member.kind)
+        kind = member.kind
+        if kind == "hard link" and self._names[parts_of(member.target)] == "link":
+            kind = "link"  # it is one, under another name
+        self._remember(parts, kind)
 
     def _remember(self, parts: tuple[str, ...], kind: str) -> None:
         if parts not in self._names:

@@ -125,6 +125,8 @@ class Target:
         if member.kind == "folder":
             self._put_folder(parts, member)
             return
+        if parts in self._links and member.kind != "link" and not self._any_link:
+            hostile(f'a {member.kind} where it has a link: "{member.name}"')
         if not parts:
             hostile(f'something else than a folder under the name "{member.name}"')
         if member.kind == "link":

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dibs.cli.output import ascii_controls, say, show
+
 if TYPE_CHECKING:
     from dibs.cdi import Cache, CdiError, Resolution
 
@@ -71,10 +73,10 @@ def devices(spec_dirs: list[str], verbose: bool, output: str) -> None:
         _structured(records, output)
     elif verbose:
         for device in found:
-            click.echo(f"{device.name}  ({device.file.path})")
+            show([f"{device.name}  ({device.file.path})"])
             _indented(device.device.container_edits)
             if not device.file.spec.container_edits.is_empty:
-                click.echo("  with every device of this spec:")
+                show(["  with every device of this spec:"])
                 _indented(device.file.spec.container_edits, "    ")
     else:
         _columns(("DEVICE", "SPEC"), [(device.name, device.file.path) for device in found], "no CDI devices")
@@ -158,7 +160,7 @@ def specs(spec_dirs: list[str], vendor: tuple[str, ...], verbose: bool, output: 
         _structured([{"path": f.path, "priority": f.priority, "spec": f.spec} for f in found], output)
     elif verbose:
         for file in found:
-            click.echo(file.path)
+            show([file.path])
             _indented(file.spec)
     else:
         rows = [(f.spec.kind, f.spec.cdi_version, str(len(f.spec.devices)), f.path) for f in found]
@@ -240,7 +242,7 @@ def validate(spec_dirs: list[str], file: tuple[str, ...]) -> None:
         _problems(path, errors)
     if cache.errors() or cache.dir_errors():
         raise click.exceptions.Exit(1)
-    click.echo(f"{_count(cache.specs(), 'spec')}, {_count(cache.devices(), 'device')}: no problems")
+    show([f"{_count(cache.specs(), 'spec')}, {_count(cache.devices(), 'device')}: no problems"])
 
 
 @cdi.command()
@@ -260,12 +262,12 @@ def monitor(spec_dirs: list[str], what: tuple[str, ...], interval: float, polls:
 
     wanted = set(_MONITORED) if not what or "all" in what else set(what)
     cache = _cache(spec_dirs)
-    click.echo(f"watching {', '.join(cache.spec_dirs)}: {_count(cache.devices(), 'device')}", err=True)
+    say(f"watching {', '.join(cache.spec_dirs)}: {_count(cache.devices(), 'device')}")
     for changes in watch_specs(cache, interval, polls=polls):
         for change in changes:
             if change.what in wanted:
                 # "specs" is the name of the set; one line is about one of them.
-                click.echo(f"{change.action} {_singular(change.what)} {change.name}")
+                show([f"{change.action} {_singular(change.what)} {change.name}"])
 
 
 # Helpers
@@ -344,29 +346,29 @@ def _validate_file(path: str) -> bool:
     except CdiError as exc:
         _problems(path, [exc])
         return False
-    click.echo(f"{path}: ok, {spec.kind} with {_count(spec.devices, 'device')}")
+    show([f"{path}: ok, {spec.kind} with {_count(spec.devices, 'device')}"])
     return True
 
 
 def _problems(path: str, errors: Sequence[CdiError]) -> None:
     from dibs.cdi import SpecError
 
-    click.echo(f"{path}:")
+    show([f"{path}:"])
     for error in errors:
         lines = [str(p) for p in error.problems] if isinstance(error, SpecError) else [str(error)]
         for line in lines:
-            click.echo(f"  {line.removeprefix(f'{path}: ')}")
+            show([f"  {line.removeprefix(f'{path}: ')}"])
 
 
 def _hint_errors(cache: Cache) -> None:
     count = len(cache.errors()) + len(cache.dir_errors())
     if count:
         files = "1 spec file or directory has" if count == 1 else f"{count} spec files or directories have"
-        click.echo(f"{files} problems; to see them: dibs cdi validate", err=True)
+        say(f"{files} problems; to see them: dibs cdi validate")
 
 
 def _report(resolution: Resolution) -> None:
-    click.echo(f"injected: {_listed([part.name for part in resolution.devices])}", err=True)
+    say(f"injected: {_listed([part.name for part in resolution.devices])}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -383,21 +385,22 @@ def _singular(what: str) -> str:
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
     if not rows:
-        click.echo(empty, err=True)
+        say(empty)
         return
     widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
     for row in [head, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        show(["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()])
 
 
 def _structured(value: Any, output: str) -> None:
     from dibs.cdi import encode_json, encode_yaml
 
-    click.echo((encode_yaml if output == "yaml" else encode_json)(value).decode(), nl=False)
+    text = (encode_yaml if output == "yaml" else encode_json)(value).decode()
+    click.echo(text if output == "yaml" else ascii_controls(text), nl=False)
 
 
 def _indented(value: Any, indent: str = "  ") -> None:
     from dibs.cdi import encode_yaml
 
     for line in encode_yaml(value).decode().splitlines()[1:]:
-        click.echo(indent + line)
+        show([indent + line])

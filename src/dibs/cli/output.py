@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -10,11 +11,12 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from dibs.errors import DibsError, Problem
+from dibs.errors import DibsError, Problem, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
 _GAP = "  "
+_OURS = re.compile("(\033\\[(?:0|" + "|".join(_COLOURS.values()) + ")m)")
 
 
 def output_option(*, wide: bool = True) -> Callable[[F], F]:
@@ -34,10 +36,23 @@ def coloured(stream: IO[str]) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
+def clean(text: str, stream: IO[str]) -> str:
+    """What came from outside (an engine, a registry, a label) must not steer the terminal. Our own colours stay.
+
+    Every verb's tables and messages pass here. The output of a sandbox's command does not: `run`, `exec` and `logs`
+    pass it on as it is, as other tools do.
+    """
+    if "\033" not in text or not coloured(stream):
+        return printable(text, keep="\n\t")
+    pieces = _OURS.split(text)  # every second one is a colour
+    return "".join(piece if number % 2 else printable(piece, keep="\n\t") for number, piece in enumerate(pieces))
+
+
 def paint(text: str, colour: str, stream: IO[str] | None = None) -> str:
     """Text in a colour, if the stream is a terminal that wants colours."""
     if not colour or not coloured(stream or sys.stdout):
         return text
+    text = printable(text, keep="\n\t")
     return f"\033[{_COLOURS[colour]}m{text}\033[0m"
 
 
@@ -62,7 +77,7 @@ def table(
 
     `whole`: nothing is cut, however wide it gets.
     """
-    body = [[cell if isinstance(cell, tuple) else (cell, "") for cell in row] for row in rows]
+    body = [[(printable(text), colour) for text, colour in map(_cell, row)] for row in rows]
     widths = [len(header) for header in headers]
     for row in body:
         for column, (text, _) in enumerate(row):
@@ -85,6 +100,10 @@ def table(
     return lines
 
 
+def _cell(cell: Cell) -> tuple[str, str]:
+    return cell if isinstance(cell, tuple) else (cell, "")
+
+
 def _fit(text: str, width: int, right: bool) -> str:
     if len(text) > width:
         text = text[: width - 1] + "…"
@@ -92,7 +111,8 @@ def _fit(text: str, width: int, right: bool) -> str:
 
 
 def show(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(line + "\n" for line in lines))
+    sys.stdout.write("".join(clean(line, sys.stdout) + "\n" for line in lines))
+    sys.stdout.flush()
 
 
 def show_data(value: Any, form: str) -> None:
@@ -108,14 +128,30 @@ def as_text(value: Any, form: str) -> str:
         import yaml
 
         text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+        if printable(text, keep="\n") != text:
+            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=100)
         return text
-    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+    return ascii_controls(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()) + "\n"
+
+
+def ascii_controls(json: str) -> str:
+    """JSON may hold control characters beyond ASCII as they are; as escapes they mean the same."""
+    if printable(json, keep="\n") == json:
+        return json
+
+    def escaped(char: str) -> str:
+        if char == "\n" or char.isprintable():
+            return char
+        units = char.encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+    return "".join(map(escaped, json))
 
 
 def say(text: str) -> None:
     """A remark beside the output: to stderr, so that it never mixes with a program's own output."""
     sys.stdout.flush()  # what was printed before stands before it, also in one file
-    click.echo(text, err=True)
+    click.echo(clean(text, sys.stderr), err=True)
 
 
 def fail(error: DibsError, form: str = "table") -> None:
@@ -158,7 +194,7 @@ def fold(text: str, indent: str) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:200])
+    return printable(text[:200])
 
 
 def simulated_banner() -> str:

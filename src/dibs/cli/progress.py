@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dibs.cli.output import say
+from dibs.errors import printable
 
 if TYPE_CHECKING:
     from dibs.workloads.waiting import WaitNews
@@ -27,7 +28,7 @@ class Progress:
         drop_early()  # many may wait, and each would keep a second process
         if self._quiet:
             return
-        text = f"dibs: number {news.place} of {news.length} in the queue; {news.waits_for}"
+        text = printable(f"dibs: number {news.place} of {news.length} in the queue; {news.waits_for}")
         if self._live:
             line = f"{text} (waited {show_duration(news.waited)})"
             width = os.get_terminal_size(2).columns

@@ -304,7 +304,7 @@ def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
             ends[row.name] = end
     if output == "table":
         for name, end in ends.items():
-            click.echo(f"{name}: {describe(end)}" if len(ends) > 1 else describe(end))
+            show([f"{name}: {describe(end)}" if len(ends) > 1 else describe(end)])
     else:
         show_data([{"name": name, "exit": end} for name, end in ends.items()], output)
     return next((end.code for end in ends.values() if end.code), 0)

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dibs.errors import printable
+
 log = logging.getLogger("dibs.gateway")
 
 
@@ -43,7 +45,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         fields = "".join(f" {key}={value}" for key, value in _data(record).items())
-        text = f"{stamp} {record.levelname.lower():<7} {record.getMessage()}{fields}"
+        text = printable(f"{stamp} {record.levelname.lower():<7} {record.getMessage()}{fields}", keep="\n")
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

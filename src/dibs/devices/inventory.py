@@ -50,9 +50,9 @@ def look_at_host(
     library: Nvml | None = None,
 ) -> Inventory:
     """The real devices, whether or not a simulated world is on. `library` stands in for NVIDIA's."""
-    from dibs.devices import cdi_source, joining, nvml
+    from dibs.devices import cdi_source, joining, marks, nvml
 
     specs = cdi_source.read(spec_dirs)
     cards = nvml.read(started_by_dibs, roots, library)
     devices, errors = joining.join(specs.devices, cards, started_by_dibs, roots)
-    return Inventory(devices, (*specs.errors, *cards.errors, *errors))
+    return Inventory(marks.marked(devices), (*specs.errors, *cards.errors, *errors))

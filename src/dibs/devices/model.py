@@ -82,6 +82,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     shareable: bool = False  # claims may take parts of its memory, beside each other
     source: str = ""
+    marks: tuple[str, ...] = ()  # what it is by its hardware, and no other device is: see `marks`
 
     @property
     def id(self) -> DeviceId:

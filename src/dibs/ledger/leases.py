@@ -40,7 +40,7 @@ class Leases(Books):
                 continue
             if self.shares_of(device.id, simulated=device.simulated):
                 raise Busy("parts of the device are held by others", field="device", value=device.id)
-            for unit in device.units:
+            for unit in (*device.units, *device.marks):
                 if not self._book(lease.id, unit_key(unit, simulated=device.simulated)):
                     raise Busy("the device is held", field="device", value=device.id)
         self.note("lease.reserved", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(devices))
@@ -128,7 +128,12 @@ class Leases(Books):
         ):
             for device in decoded(_DEVICES, row["devices"], f"lease {row['id']}"):
                 if device.share is None:
-                    found.update({unit_key(unit, simulated=device.simulated): row["id"] for unit in device.units})
+                    found.update(
+                        {
+                            unit_key(unit, simulated=device.simulated): row["id"]
+                            for unit in (*device.units, *device.marks)
+                        }
+                    )
         return found
 
     def _book(self, lease_id: str, unit: str) -> bool:

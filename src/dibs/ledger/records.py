@@ -190,7 +190,7 @@ class Records(Sandboxes):
             if device.share is not None:
                 self._share_again(lease, device)
                 continue
-            for unit in device.units:
+            for unit in (*device.units, *device.marks):
                 if not self._book(lease.id, unit_key(unit, simulated=device.simulated)):
                     lost.append(device.id)
         return list(dict.fromkeys(lost))

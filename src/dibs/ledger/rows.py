@@ -48,6 +48,7 @@ class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     units: tuple[str, ...] = ()
     simulated: bool = False
     share: Share | None = None  # None: the whole device, for this lease alone
+    marks: tuple[str, ...] = ()  # its hardware, whatever it is called; booked like units
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -351,5 +351,13 @@ def _without_values(spec: SandboxSpec) -> SandboxSpec:
 
 def _leased(device: Device, share: Share | None) -> LeasedDevice:
     return LeasedDevice(
-        device.id, device.model, device.uuid, device.index, device.memory, device.booked_units, device.simulated, share
+        device.id,
+        device.model,
+        device.uuid,
+        device.index,
+        device.memory,
+        device.booked_units,
+        device.simulated,
+        share,
+        device.marks,
     )

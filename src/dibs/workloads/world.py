@@ -45,9 +45,37 @@ def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
 
     ours = started_by_dibs(ledger)
     found = _with_containers(look(home, started_by_dibs=ours), registry, ledger, ours)
-    found = _with_unknown(ledger, found)
+    found = _without_renamed(ledger, _with_unknown(ledger, found))
     _tell_of_health(ledger, found)
     return found
+
+
+def _without_renamed(ledger: Ledger, inventory: Inventory) -> Inventory:
+    """Devices that are held under another name: their CDI spec was rewritten meanwhile. They are not offered."""
+    if inventory.simulated:
+        return inventory
+    held = ledger.held_units()
+    if not any(unit.startswith(("node:", "uuid:")) for unit in held):
+        return inventory
+    from dibs.devices.marks import marks_of
+
+    devices = []
+    for device in inventory.devices:
+        taken = [mark for mark in marks_of(device) if mark in held]
+        if taken and held.isdisjoint(device.booked_units):
+            reason = _held_as(ledger, taken[0])
+            device = msgspec.structs.replace(device, attachment=None, unattachable=reason)  # noqa: PLW2901
+        devices.append(device)
+    return msgspec.structs.replace(inventory, devices=tuple(devices))
+
+
+def _held_as(ledger: Ledger, mark: str) -> str:
+    what = mark.replace("node:", "its node ").replace("uuid:", "the card with the UUID ")
+    for lease in ledger.leases():
+        for device in lease.devices:
+            if mark in device.marks:
+                return f"{what} is held as {device.id}: its CDI spec was changed while a sandbox has it"
+    return f"{what} is held under another name"
 
 
 def _with_unknown(ledger: Ledger, inventory: Inventory) -> Inventory:

@@ -45,6 +45,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     socket_mode: int = 0o600
     socket_group: str = ""
     loopback_open: bool = False
+    allow_host_network: bool = False
+    allow_publish: bool = False
     public_url: str = ""
     max_body: int = 1 << 20
     max_upload: int = 64 << 30
@@ -250,7 +252,11 @@ GATEWAY: tuple[Setting, ...] = (
     Setting("socket_mode", "socket_mode", _mode, "Who may connect to the unix socket.", default='"0600"'),
     Setting("socket_group", "socket_group", _text, "The group that owns the unix socket.", default="yours"),
     Setting("loopback_open", "loopback_open", _flag,
-            "Loopback needs no token. Everybody on this host then acts as you.", default="false"),
+            "Loopback needs no token: programs of this host act as you. Sandboxes and containers do not.",
+            default="false"),
+    Setting("allow_host_network", "allow_host_network", _flag,
+            "Sandboxes may ask for the host's network. Tenants can then meet on it.", default="false"),
+    Setting("allow_publish", "allow_publish", _flag, "Sandboxes may publish ports of the host.", default="false"),
     Setting("public_url", "public_url", _url("http", "https"),
             "How clients reach this gateway, where a proxy stands before it.", default="the address of the request"),
     Setting("max_body", "max_body", _size, "The largest request body, file uploads apart.", default="1Mi"),

@@ -228,7 +228,7 @@ def test_a_snapshot_brings_its_backend_and_image() -> None:
 def test_a_policy_without_rules_is_all_or_nothing_and_is_delivered() -> None:
     assert read(networkPolicy={"defaultAction": "deny"}).spec.network == "none"
     assert read(networkPolicy={"defaultAction": "deny", "egress": []}).spec.network == "none"
-    assert read(networkPolicy={"defaultAction": "allow"}).spec.network == "host"
+    assert read(networkPolicy={"defaultAction": "allow"}).spec.network == "private"
 
 
 def test_a_policy_with_rules_is_refused_and_a_contradicting_one_too() -> None:

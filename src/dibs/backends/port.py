@@ -38,7 +38,7 @@ from dibs.process import ProcessName
 if TYPE_CHECKING:
     import socket  # loading it takes longer than the rest of this file
 
-Network = Literal["host", "none"]
+Network = Literal["host", "none", "private"]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -69,6 +69,18 @@ class Mount(msgspec.Struct, frozen=True):
     writable: bool = False
 
 
+class PublishedPort(msgspec.Struct, frozen=True):
+    """A TCP port of the host, at one of its addresses, that leads to a port of the workload's private network."""
+
+    address: str
+    host_port: int
+    port: int
+
+    def __str__(self) -> str:
+        where = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{where}:{self.host_port}->{self.port}"
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a backend needs to realise one sandbox."""
 
@@ -79,6 +91,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     root: str = "host"  # "host", a folder, or a tar file
     network: Network = "host"
+    publish: tuple[PublishedPort, ...] = ()
+    tenant: str = ""  # containers of two tenants never share a private network
     limits: Limits = Limits()
     tty: bool = False
     interactive: bool = False  # keep stdin open for whoever attaches
@@ -140,7 +154,8 @@ class Expectation(msgspec.Struct, frozen=True):
     limits      cpu_millis, memory_bytes, pids, shm_bytes
     isolation   of each namespace (network, pid, ipc, uts, user, mount) whether it is the host's or its own
     process     facts of the command's process by name: command, workdir, user, groups, capabilities, no_new_privileges,
-                seccomp, root (ro or rw) …; a name that is expected must be observed, and one observed must be expected
+                seccomp, root (ro or rw), network (its kind, and what connects it), published …; a name that is
+                expected must be observed, and one observed must be expected
     may_env     variables that the runtime sets by itself, to values of its own
     may_mount   mounts that the runtime may add by itself; they only take something away
     """
@@ -286,6 +301,10 @@ class Backend(Protocol):
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         """Whether this limit would really be enforced."""
+        ...
+
+    def can_network(self, network: Network) -> Capability:
+        """Whether a workload can have this network here."""
         ...
 
     def acquaint(self, image: str) -> None:

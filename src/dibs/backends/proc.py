@@ -157,6 +157,18 @@ def groups(lines: Mapping[str, str]) -> str:
     return ",".join(sorted(lines.get("Groups", "").split(), key=int)) or "none"
 
 
+def connected(pid: int | str) -> bool:
+    """Whether its network leads anywhere: it has a default route. OSError if it cannot be read."""
+    with open(f"/proc/{pid}/net/route") as file:
+        if any(line.split()[1:2] == ["00000000"] and line.split()[7:8] == ["00000000"] for line in file):
+            return True
+    try:
+        with open(f"/proc/{pid}/net/ipv6_route") as file:
+            return any(line.startswith(f"{'0' * 32} 00 ") and line.split()[9] != "lo" for line in file)
+    except FileNotFoundError:
+        return False  # a kernel without IPv6
+
+
 # --- programs
 
 

@@ -89,6 +89,7 @@ def _backend_lines(backend: BackendExplanation) -> list[str]:
         lines = [f"{backend.backend:<9} {paint('would be refused', 'red')}"]
     for problem in backend.problems:
         lines += problem_lines(problem, " " * 10)
+    lines += [f"{' ' * 10}{note}" for note in backend.notes]
     return lines
 
 

@@ -46,7 +46,14 @@ _WORKLOAD = (
     click.option("--shm-size", "shm", metavar="SIZE", help="The size of /dev/shm: 1Gi."),
     click.option("--read-only", "read_only", is_flag=True, help="Its root cannot be written to."),
     click.option("--platform", metavar="OS/ARCH", help="Of the image: linux/amd64. Default: this host's."),
-    click.option("--network", metavar="host|none", help="Default: host."),
+    click.option(
+        "--network", metavar="host|none|private",
+        help="private: its own, with a way out. Default: host; at a gateway private.",
+    ),
+    click.option(
+        "-p", "--publish", multiple=True, metavar="[ADDRESS:]PORT:PORT",
+        help="A port of the host that leads to one of a private network.",
+    ),
     click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:rw]", help="A folder or file of the host."),
     click.option("--ttl", metavar="TIME", help="End it after this time: 90s, 10m, 2h."),
     click.option("--grace", metavar="TIME", help="Between asking it to stop and killing it. Default: 10s."),
@@ -148,6 +155,8 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
     if values.get("mounts"):
         mapping["mounts"] = [*mapping.get("mounts", ()), *(_absolute(mount) for mount in values["mounts"])]
+    if values.get("publish"):
+        mapping["publish"] = list(values["publish"])
     if values.get("labels"):
         pairs = [label.partition("=") for label in values["labels"]]
         problems += [

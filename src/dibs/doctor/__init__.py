@@ -39,12 +39,13 @@ def examine(
 
 def look_over(scene: Scene) -> list[Finding]:
     """Run every check. A check that cannot look says so as a finding; it does not stop the others."""
-    from dibs.doctor import bubblewrap, cdi, cgroup, devices, engines, kernel, ledger, nvidia, simulated
+    from dibs.doctor import bubblewrap, cdi, cgroup, devices, engines, kernel, ledger, network, nvidia, simulated
 
     checks: tuple[tuple[str, Check], ...] = (
         ("kernel", kernel.check),
         ("bubblewrap", bubblewrap.check),
         ("cgroup", cgroup.check),
+        ("network", network.check),
         ("ledger", ledger.check),
         ("nvidia", nvidia.check),
         ("cdi", cdi.check),

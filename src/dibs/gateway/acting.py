@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from dibs.backends.port import Exec, Handle, LogRecord, Realisation, Workload
+from dibs.backends.port import Exec, Handle, LogRecord, Network, Realisation, Workload
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, Internal, Problem
 
 LARGEST = 32 << 20  # of a message; arbitrary, far above any request
@@ -203,6 +203,8 @@ class Actor:
             return backend.available()
         if call.verb == "can_limit":
             return backend.can_limit(cast("Literal['cpu', 'memory', 'pids']", call.text))
+        if call.verb == "can_network":
+            return backend.can_network(cast("Network", call.text))
         if call.verb == "render" and call.workload is not None:
             return backend.render(call.workload, Path(call.folder))
         if call.verb == "create" and call.workload is not None and call.realisation is not None:

@@ -34,6 +34,7 @@ from dibs.backends.port import (
     Exit,
     Handle,
     LogRecord,
+    Network,
     Observation,
     Phase,
     Realisation,
@@ -151,6 +152,9 @@ class HostBackend:
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return self._inner.can_limit(limit) if self._uid == 0 else self._of_user("can_limit", text=limit)
+
+    def can_network(self, network: Network) -> Capability:
+        return self._inner.can_network(network) if self._uid == 0 else self._of_user("can_network", text=network)
 
     def _of_user(self, verb: str, **more: Any) -> Capability:
         with self._workers.worker(self._uid) as worker:

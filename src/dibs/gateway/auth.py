@@ -21,9 +21,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
 from litestar.connection import ASGIConnection
 
 from dibs.errors import NotFound
+from dibs.gateway.neighbours import Neighbours
 from dibs.gateway.problems import Refused
 from dibs.gateway.threads import Pool
 from dibs.ledger.tokens import TokenRow, Tokens
@@ -61,7 +63,8 @@ class Auth:
         self._pool = pool
         self._host_service = host_service
         self._loopback_open = settings.loopback_open
-        self._me = this_process()
+        self._me = msgspec.structs.replace(this_process(), gateway=True)
+        self._neighbours = Neighbours()
         self._known: OrderedDict[str, tuple[float, Identity | Refused]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[Identity | Refused]] = {}
         self._tenants: OrderedDict[str, str] = OrderedDict()
@@ -89,7 +92,10 @@ class Auth:
             return self.of_peer(peer)
         if self._loopback_open and _is_loopback(scope.get("client")):
             _no_browser(scope["headers"])
-            return self._me
+            if await self._neighbours.ours(scope.get("client"), scope.get("server")):
+                return self._me
+            reason = "it does not come from a program of this host that the gateway can see: sandboxes need a token"
+            raise refuse("TOKEN_MISSING", reason, "send Authorization: Bearer TOKEN; `dibs token create`")
         raise refuse("TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`")
 
     def of_peer(self, peer: Peer) -> Identity:
@@ -101,7 +107,9 @@ class Auth:
         mine = peer.uid in (0, self._me.uid)
         afar = not mine and not self._host_service
         scopes = frozenset(SCOPES) if mine else frozenset({"sandboxes:read", "sandboxes:write"})
-        return Identity(name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, afar=afar)
+        return Identity(
+            name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, gateway=True, afar=afar
+        )
 
     async def _by_token(self, token: str) -> Identity:
         digest = hashlib.sha256(token.encode()).hexdigest()
@@ -164,6 +172,7 @@ class Auth:
             scopes=frozenset(SCOPES) if admin else frozenset(row.scopes),
             sees_all=admin,
             owns_all=admin,
+            gateway=True,
             afar=True,
             token=row.id,
         )
@@ -204,6 +213,7 @@ class Auth:
             tenant=self._tenants[sandbox_id],
             scopes=frozenset({"sandboxes:read", "sandboxes:write"}),
             owns_all=True,
+            gateway=True,
             afar=True,
         )
 

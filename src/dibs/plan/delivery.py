@@ -152,9 +152,15 @@ TABLE: dict[str, dict[str, Cell]] = {
         _no("this backend has no wishes of its own"),
     ),
     "network": _row(
-        _yes("host, or none: a network namespace without interfaces but its own loopback"),
-        _yes("host: the engine's own; or none: loopback only. The namespace is read back"),
-        _yes("host: the engine's own; or none: loopback only. The namespace is read back"),
+        _yes("host; none: its own loopback only; private: its own, connected by pasta or slirp4netns, read back"),
+        _yes("host: the engine's own; none: loopback only; private: a bridge of the tenant's own. Read back"),
+        _yes("host: the engine's own; none: loopback only; private: a bridge of the tenant's own. Read back"),
+        _MEMORY_ONLY,
+    ),
+    "publish": _row(
+        _yes("the helper of the private network listens on it; its socket is looked for"),
+        _yes("the engine listens on it; read back from the engine"),
+        _yes("the engine listens on it; read back from the engine"),
         _MEMORY_ONLY,
     ),
     "mounts": _row(

@@ -40,6 +40,8 @@ def mapping_of(spec: SandboxSpec, *, here: bool) -> dict[str, Any]:
             mapping[field] = dict(getattr(spec, field))
     if spec.mounts:
         mapping["mounts"] = [str(mount) for mount in spec.mounts]
+    if spec.publish:
+        mapping["publish"] = [str(port) for port in spec.publish]
     times = (("ttl", spec.ttl_seconds), ("wait", spec.wait_seconds))
     mapping |= {field: seconds for field, seconds in times if seconds is not None}
     if spec.grace_seconds != _DEFAULT.grace_seconds:

@@ -24,6 +24,9 @@ _BACKEND = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?", re.ASCII)
 _PLATFORM = re.compile(r"[a-z0-9]{1,16}/[a-z0-9_]{1,16}(/[a-z0-9]{1,8})?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*|/[^\0]+", re.ASCII)
+_PUBLISH = re.compile(
+    r"(?:(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<v4>[0-9.]{7,15})):)?(?P<host>[0-9]{1,5}):(?P<port>[0-9]{1,5})", re.ASCII
+)
 _MOST_ENV = 1 << 20
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -48,6 +51,18 @@ class MountSpec(msgspec.Struct, frozen=True):
         return f"{self.source}:{self.target}{':rw' if self.writable else ''}"
 
 
+class PublishedPort(msgspec.Struct, frozen=True):
+    """A TCP port of the host that leads to one of the sandbox, `[ADDRESS:]PORT:PORT`. On loopback unless it says so."""
+
+    host_port: int
+    port: int
+    address: str = "127.0.0.1"
+
+    def __str__(self) -> str:
+        where = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{where}:{self.host_port}:{self.port}"
+
+
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A valid sandbox, still a wish: no device is chosen yet."""
 
@@ -58,7 +73,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     env: dict[str, str] = {}
     workdir: str = ""
     root: str = "host"
-    network: Literal["host", "none"] = "host"
+    network: Literal["", "host", "none", "private"] = ""  # empty: not asked for; see `workloads.networks`
+    publish: tuple[PublishedPort, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
     ttl_seconds: float | None = None
     wait_seconds: float | None = None
@@ -76,8 +92,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 _FIELDS = (
-    "command", "name", "backend", "env", "workdir", "root", "network", "mounts", "ttl", "wait", "grace", "tty",
-    "interactive", "labels", "image", "entrypoint", "user", "shm", "read_only", "platform",
+    "command", "name", "backend", "env", "workdir", "root", "network", "publish", "mounts", "ttl", "wait", "grace",
+    "tty", "interactive", "labels", "image", "entrypoint", "user", "shm", "read_only", "platform",
 )  # fmt: skip
 WISHING = ("docker", "podman")  # the backends that have wishes of their own
 
@@ -118,7 +134,8 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         env=reader.env(),
         workdir=reader.path("workdir", ""),
         root=reader.path("root", "host"),
-        network="none" if reader.choice("network", "host", ("host", "none")) == "none" else "host",
+        network=reader.network(),
+        publish=reader.publish(),
         mounts=reader.mounts(),
         ttl_seconds=reader.duration("ttl", least=1.0),
         wait_seconds=reader.duration("wait", least=0.0),
@@ -139,12 +156,32 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
 
         for name in wishes:
             problems += check_wishes(name, wishes, request)
+    if spec.publish and spec.network in ("host", "none"):
+        reason = "only a private network has ports to publish: a server on the host's network is on its ports already"
+        said = f"{spec.network} and {', '.join(map(str, spec.publish))}"
+        problems.append(Problem("CONFLICT", "publish", said, reason, "say network private, or leave publish out"))
     if spec.image and spec.root != "host":
         said = f"{spec.image} and {spec.root}"
         problems.append(Problem("CONFLICT", "image", said, "image and root both say what the root is", "keep one"))
     if problems:
         raise InvalidRequest(problems)
     return spec
+
+
+def _published(text: str) -> PublishedPort | None:
+    match = _PUBLISH.fullmatch(text)
+    if match is None:
+        return None
+    address = match["v6"] or match["v4"] or "127.0.0.1"
+    host_port, port = int(match["host"]), int(match["port"])
+    if match["v4"] or match["v6"]:
+        import ipaddress  # loading it takes longer than the rest of this file, and few requests publish a port
+
+        try:
+            address = str(ipaddress.ip_address(address))
+        except ValueError:
+            return None
+    return PublishedPort(host_port, port, address) if 0 < host_port < 1 << 16 and 0 < port < 1 << 16 else None
 
 
 class _Reader:
@@ -204,9 +241,35 @@ class _Reader:
         value = self.values.get(field, default)
         if value not in choices:
             reason = "this is not one of the choices"
-            self.refuse(f"{field.upper()}_INVALID", field, value, reason, f"the choices are {' and '.join(choices)}")
+            offered = " and ".join(choice for choice in choices if choice)
+            self.refuse(f"{field.upper()}_INVALID", field, value, reason, f"the choices are {offered}")
             return default
         return str(value)
+
+    def network(self) -> Literal["", "host", "none", "private"]:
+        found = self.choice("network", "", ("", "host", "none", "private"))
+        if not found and self.values.get("publish"):
+            return "private"  # the only network that has ports to publish
+        return "host" if found == "host" else "none" if found == "none" else "private" if found == "private" else ""
+
+    def publish(self) -> tuple[PublishedPort, ...]:
+        value = self.values.get("publish", ())
+        items = [value] if isinstance(value, str) else value
+        remedy = "write [ADDRESS:]PORT:PORT, the host's port first, as in 8080:80 or 0.0.0.0:8080:80"
+        if not isinstance(items, list | tuple):
+            self.refuse("PUBLISH_INVALID", "publish", value, "must be a list", remedy)
+            return ()
+        ports: list[PublishedPort] = []
+        for item in items:
+            one = _published(str(item))
+            if one is None:
+                self.refuse("PUBLISH_INVALID", "publish", item, "this is not a published port", remedy)
+            elif any((one.host_port, one.address) == (other.host_port, other.address) for other in ports):
+                reason = "this port of the host is published twice"
+                self.refuse("CONFLICT", "publish", item, reason, "a port of the host leads to one port of the sandbox")
+            else:
+                ports.append(one)
+        return tuple(ports)
 
     def path(self, field: str, default: str) -> str:
         value = self.values.get(field, default)

@@ -37,7 +37,8 @@ class RequestFields(TypedDict, total=False):
     shm: Amount  # the size of /dev/shm
     read_only: bool
     platform: str  # "linux/amd64"
-    network: Literal["host", "none"]
+    network: Literal["host", "none", "private"]
+    publish: str | Sequence[str]  # "[ADDRESS:]PORT:PORT": a port of the host that leads to one of a private network
     mounts: Sequence[str]  # "SOURCE:TARGET" or "SOURCE:TARGET:rw"
     ttl: Duration  # end it after this time: "8h", 90
     wait: Duration  # queue for at most this long if the GPUs are held

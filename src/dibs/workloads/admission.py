@@ -37,6 +37,7 @@ from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
+from dibs.workloads import networks
 from dibs.workloads.creation import Creation, Order, Pending, ledger_away
 from dibs.workloads.explain import backend_problems, choose
 from dibs.workloads.images import check_image
@@ -223,6 +224,7 @@ def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
         said = "" if spec.ttl_seconds is None else show_duration(spec.ttl_seconds)
         reason = f"this gateway lets a sandbox live for {show_duration(longest)} at most"
         problems.append(Problem("TTL_TOO_LONG", "ttl", said, reason, f"say ttl {show_duration(longest)} or less"))
+    problems += networks.not_given(spec, settings.gateway)
     if workloads.identity.afar:
         if spec.root != "host":
             remedy = f"name an image; there are {', '.join(workloads.registry.images)}"

@@ -157,7 +157,8 @@ class Creation:
     def prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
         return prepare(
             order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
-            private=order.who.afar, owner=order.who.uid,
+            private=order.who.afar, owner=order.who.uid, tenant=order.who.tenant,
+            gateway=bool(order.origin) or order.who.gateway,
         )  # fmt: skip
 
     def enter(self, order: Order, *, state: str, simulated: bool = False, name: str = "") -> SandboxRow:

@@ -11,6 +11,8 @@ from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
 from dibs.request.spec import SandboxSpec
+from dibs.workloads import networks
+from dibs.workloads.identity import Identity
 from dibs.workloads.registry import ENGINES, Registry
 
 _AWAY = frozenset(("ENGINE_NOT_RUNNING", "ENGINE_UNREACHABLE"))  # it may be there again when asked later
@@ -84,6 +86,11 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
             problems.append(
                 Problem("FIELD_NOT_SUPPORTED", field, value, reason, "leave it out, or name another backend")
             )
+        elif field == "network" and spec.network:
+            able = backend.can_network(spec.network)
+            if not able.ok:
+                reason = f"the {backend.name} backend cannot give it: {able.reason}"
+                problems.append(Problem(able.code or "NETWORK_UNAVAILABLE", field, value, reason, able.remedy))
         elif entry.probe and field in ("cpu", "memory", "pids"):
             able = backend.can_limit(field)  # type: ignore[arg-type]  # the three names that it takes
             if not able.ok:
@@ -115,16 +122,19 @@ def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list
 
 
 def explain_request(
-    spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int, uid: int | None = None
+    spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int, who: Identity
 ) -> Explanation:
+    uid = who.uid
+    refused = networks.not_given(spec, registry.settings.gateway) if who.gateway else []
     backends = []
     for name in registry.order if spec.backend == "auto" else (spec.backend,):
         backend = registry.get(name, uid)
         decision = plan_devices(meant_for(spec, name, registry).resources, world)
         try:
-            problems = backend_problems(spec, backend, registry)
+            problems = refused + backend_problems(spec, backend, registry)
+            note = networks.settle(spec, backend, gateway=who.gateway)[1]
         except DibsError as failure:
-            problems = list(failure.problems)
+            problems, note = list(failure.problems), ""
         fits = isinstance(decision, DevicePlan)
         error = "Unsupported" if problems else "" if isinstance(decision, DevicePlan) else decision.error
         backends.append(
@@ -138,6 +148,7 @@ def explain_request(
                 else (),
                 waits_for=decision.waits_for if isinstance(decision, Refusal) and not problems else "",
                 error=error,
+                notes=(note,) if note else (),
             )
         )
     return Explanation(

@@ -295,8 +295,11 @@ class _Lines:
         for name in sorted(
             self.expected.process.keys() | {name for name, _ in self.bad if name in self.observed.process}
         ):
-            if name not in ("command", "workdir", "user"):
-                self.fact(name, "yes" if name == "read_only" and workload.read_only else "–")
+            if name not in ("command", "workdir", "user", "network"):
+                asked = "yes" if name == "read_only" and workload.read_only else "–"
+                if name == "published":
+                    asked = ", ".join(map(str, spec.publish))
+                self.fact(name, asked)
 
     def mounts(self, workload: Workload) -> None:
         places = self.native.get("targets") or {}
@@ -327,11 +330,10 @@ class _Lines:
         own = {"own": "its own mounts", "host": "the host's mounts"}.get(observed.get("mount", ""), "not looked at")
         field, said, used = ("image", spec.image, workload.image) if spec.image else ("root", spec.root, workload.root)
         self.add(field, said, used, used, own, row=field, part="isolation", wrong=self.wrong("isolation.mount"))
-        shown = workload.network if observed.get("network") == expected.get("network") else observed.get("network", "")
-        self.add(
-            "network", spec.network, workload.network, workload.network, shown or "not looked at", row="network",
-            part="isolation",
-        )  # fmt: skip
+        network = self.expected.process.get("network", workload.network)
+        same = network if observed.get("network") == expected.get("network") else observed.get("network", "")
+        seen = self.observed.process.get("network", "") or same or "not looked at"
+        self.add("network", spec.network or "–", network, network, seen, row="network")
         planned = ", ".join(sorted(name for name, place in expected.items() if place == "own"))
         seen = ", ".join(sorted(name for name, place in observed.items() if place == "own" and name in expected))
         if planned:

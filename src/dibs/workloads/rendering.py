@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dibs.backends.mounts import real
-from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, Realisation, Workload
+from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, PublishedPort, Realisation, Workload
 from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem
 from dibs.home import Home
@@ -17,6 +17,7 @@ from dibs.ledger.rows import Share
 from dibs.plan.environment import device_environment, lease_environment
 from dibs.plan.planner import DevicePlan
 from dibs.request.spec import RESERVED_ENV, SandboxSpec
+from dibs.workloads.networks import settle
 
 KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
 _NANO = 10**9  # amounts of shares are counted in billionths
@@ -52,6 +53,8 @@ def prepare(
     *,
     private: bool = False,
     owner: int = -1,
+    tenant: str = "",
+    gateway: bool = False,
 ) -> Prepared:
     """Raises with all problems; changes nothing. Called inside the transaction that books the devices."""
     problems: list[Problem] = []
@@ -85,6 +88,8 @@ def prepare(
     if problems:
         raise InvalidRequest(problems)
     name = spec.name or sandbox_id
+    network, why = settle(spec, backend, gateway=gateway)
+    notes += [why] if why else []
     workload = Workload(
         id=sandbox_id,
         name=name,
@@ -92,7 +97,9 @@ def prepare(
         env=env,
         workdir=workdir,
         root=spec.root,
-        network=spec.network,
+        network=network,
+        publish=tuple(PublishedPort(port.address, port.host_port, port.port) for port in spec.publish),
+        tenant=tenant,
         limits=Limits(spec.resources.cpu_millis, spec.resources.memory_bytes, spec.resources.pids),
         tty=spec.tty,
         interactive=spec.interactive,

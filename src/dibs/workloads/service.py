@@ -192,9 +192,7 @@ class Workloads:
                     check_image(self.ledger, engine, self.identity, spec.image)
         inventory = self.inventory()
         world = world_of(self.home, self.ledger, inventory, self.identity, ahead=None)
-        return explain_request(
-            spec, world, self.registry, queue_length=len(self.ledger.tickets()), uid=self.identity.uid
-        )
+        return explain_request(spec, world, self.registry, queue_length=len(self.ledger.tickets()), who=self.identity)
 
     # -- creating ---------------------------------------------------------------------------------------------------
 

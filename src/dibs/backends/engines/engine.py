@@ -15,7 +15,7 @@ from dibs.backends.engines import errors
 from dibs.backends.engines.client import QUESTION, Client, EngineError, Unreachable
 from dibs.backends.engines.facts import Facts
 from dibs.backends.engines.finding import Found, find
-from dibs.backends.port import Capability, Handle
+from dibs.backends.port import Capability, Handle, Network
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.home import Home
 from dibs.http import segment
@@ -163,6 +163,11 @@ class Engine:
             problem = error.problems[0]
             return Capability(False, problem.reason, problem.remedy, problem.code)
         return Capability(True)
+
+    def can_network(self, network: Network) -> Capability:
+        if network != "private":
+            return Capability(True)
+        return Capability(False, "private networks of engines are not offered yet", "ask for host or none")
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         try:

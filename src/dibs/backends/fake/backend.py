@@ -24,6 +24,7 @@ from dibs.backends.port import (
     Exit,
     Handle,
     LogRecord,
+    Network,
     Observation,
     Output,
     Phase,
@@ -49,6 +50,9 @@ class FakeBackend(FakeWorld):
 
     def acquaint(self, image: str) -> None:
         """There is nothing to know: there are no images."""
+
+    def can_network(self, network: Network) -> Capability:
+        return self._forbidden.get(f"network.{network}", Capability(ok=True))
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return self._forbidden.get(limit, Capability(ok=True))

@@ -43,6 +43,11 @@ def check_user(text: str) -> None:
         raise InvalidRequest(problems)
 
 
+def network(workload: Workload) -> dict[str, str]:
+    published = {"published": ", ".join(map(str, workload.publish))} if workload.publish else {}
+    return {"network": workload.network, **published}
+
+
 def expected(workload: Workload) -> Expectation:
     nodes = {
         NodeFact(node.path, "b" if node.type == "b" else "c", node.major, node.minor)
@@ -62,4 +67,5 @@ def expected(workload: Workload) -> Expectation:
         if value is not None
     }
     process = {"command": shlex.join(workload.command), "workdir": workload.workdir, "user": workload.user or "0:0"}
+    process |= network(workload)
     return Expectation(tuple(sorted(nodes)), dict(workload.env), tuple(mounts), limits, process=process)

@@ -47,7 +47,9 @@ class FakeWorld:
         """The next call of a verb raises this."""
         self._failures.setdefault(verb, []).append(error)
 
-    def forbid(self, what: Literal["cpu", "memory", "pids", "available"], reason: str, remedy: str = "") -> None:
+    def forbid(
+        self, what: Literal["cpu", "memory", "pids", "available", "network.private"], reason: str, remedy: str = ""
+    ) -> None:
         self._forbidden[what] = Capability(ok=False, reason=reason, remedy=remedy)
 
     def tamper(self, sandbox_id: str, observation: Observation) -> None:

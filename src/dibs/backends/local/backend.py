@@ -7,6 +7,8 @@ Files of a sandbox, in its folder:
     shim.sock   where the shim listens while the sandbox lives
     log, log.1  what the command said
     exit.json   how it ended; written last
+    uplink      the process that connects a private network: its number and when it started
+    uplink.err  what that process complained about
     phase       held, running or paused, while the sandbox lives
     shim.err    what went wrong with the shim itself; empty
 """
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dibs.backends import proc
 from dibs.backends.local import (
     bubblewrap,
     cgroups,
@@ -32,6 +35,7 @@ from dibs.backends.local import (
     observe,
     rendering,
     roots,
+    uplinks,
 )
 from dibs.backends.local.handles import (
     await_gone,
@@ -53,6 +57,7 @@ from dibs.backends.port import (
     Exit,
     Handle,
     LogRecord,
+    Network,
     Observation,
     Phase,
     Realisation,
@@ -130,6 +135,13 @@ class LocalBackend:
 
     def acquaint(self, image: str) -> None:
         """There is nothing to know: images are folders of this host."""
+
+    def can_network(self, network: Network) -> Capability:
+        if network != "private":
+            return Capability(ok=True)
+        from dibs.backends.local import networks
+
+        return networks.capability(self._probes)
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return cgroups.can_limit(limit)
@@ -258,6 +270,7 @@ class LocalBackend:
             ended = exit_status(handle)  # written between the two looks?
             if ended is not None:
                 return Status(Phase.EXITED, ended)
+            uplinks.end(Path(handle.folder))
             cgroups.remove([*groups(handle), *filter(None, [handle.data.get("freezer")])])  # its shim could not
             if noted_phase(handle) == "held":
                 detail = "its shim was killed before the command was started"
@@ -375,10 +388,29 @@ class LocalBackend:
         self._must_run(handle)
         if observe.isolation(living_init(handle))["network"] == "own":
             return socket.socket(fileno=entering.connect(self._helpers, handle, port))
+        self._must_listen(handle, port)
         try:
-            return socket.create_connection(("127.0.0.1", port), entering.CONNECT_TIMEOUT)
+            connection = socket.create_connection(("127.0.0.1", port), entering.CONNECT_TIMEOUT)
         except OSError as error:
             raise entering.not_connected(port, error.errno or errno.ETIMEDOUT, str(error)) from error
+        try:
+            self._must_listen(handle, port)  # still: or another server has come to the port meanwhile
+        except DibsError:
+            connection.close()
+            raise
+        return connection
+
+    def _must_listen(self, handle: Handle, port: int) -> None:
+        """On the host's network a port is reached only if the sandbox itself listens there."""
+        from dibs.backends import sockets
+        from dibs.backends.local.kernel import inside
+
+        try:
+            if sockets.owned(port, inside(living_init(handle))):
+                return
+        except OSError as error:
+            raise proc.unreadable("who listens on the port", error) from error
+        raise entering.not_connected(port, errno.ECONNREFUSED, "")
 
     # --- changing it
 
@@ -461,6 +493,7 @@ class LocalBackend:
             await_gone(handle.keeper, 5.0)  # it tidies up after it has told the end
         else:
             kill_strays(handle.sandbox_id)
+        uplinks.end(folder)
         for _ in range(100):
             left = cgroups.remove([*groups(handle), *filter(None, [handle.data.get("freezer")])])
             if not left:
@@ -486,6 +519,7 @@ class LocalBackend:
                 raise BackendUnavailable(
                     "processes of the sandbox are still there", field="sandbox", value=handle.sandbox_id
                 )
+            uplinks.end(folder)
             leftovers.remove_groups(handle.sandbox_id)
             if folder.exists():
                 _remove(folder)
@@ -507,6 +541,12 @@ def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgr
     data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
     if workload.shm_bytes is not None:
         data["shm"] = "1"
+    if "uplink" in answer:
+        uplink = name_of(int(answer["uplink"]))
+        if uplink is None:
+            raise _setup_failed("its network was lost at once")
+        data["uplink"] = msgspec.json.encode(uplink).decode()
+        data["publish"] = msgspec.json.encode(workload.publish).decode()
     return Handle("local", workload.id, str(folder), keeper, init, data)
 
 
@@ -572,7 +612,7 @@ def _forget(folder: Path, made: bool, group: cgroups.Group) -> None:
     if made:
         _remove(folder)
         return
-    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "log", "log.1", "phase"):
+    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "log", "log.1", "phase", *uplinks.FILES):
         (folder / name).unlink(missing_ok=True)
     _remove(folder / "bundle")
 

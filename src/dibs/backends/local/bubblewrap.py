@@ -66,6 +66,9 @@ LOADER_VARIABLES = frozenset(
 )
 
 
+_IGNORED_BY_PYTHON = (13, 25)  # a broken pipe, a file that is too large: programs expect to die of them
+
+
 class Bubblewrap(msgspec.Struct, frozen=True):
     """A usable bubblewrap, or the reason why there is none (`path` is empty then)."""
 
@@ -92,7 +95,7 @@ def run(argv: list[str], env: dict[str, str] | None = None) -> tuple[int, str]:
         *closing(),
     ]
     try:
-        pid = os.posix_spawn(argv[0], argv, env or {}, file_actions=actions)
+        pid = os.posix_spawn(argv[0], argv, env or {}, file_actions=actions, setsigdef=_IGNORED_BY_PYTHON)
     except OSError as error:
         os.close(reading)
         return 127, error.strerror or str(error)

@@ -83,7 +83,9 @@ def expected(args: list[str], host: mounts.Table) -> tuple[tuple[MountFact, ...]
             world.dev(values[0])
         elif option == "--remount-ro":
             world.seal(values[0])
-        elif option in ("--overlay", "--bind-fd", "--ro-bind-fd", "--bind-data", "--ro-bind-data"):
+        elif option == "--ro-bind-data":
+            world.put(values[1], "ro", "tmpfs")  # a file of the sandbox's own
+        elif option in ("--overlay", "--bind-fd", "--ro-bind-fd", "--bind-data"):
             raise Internal(f"it is not known what {option} mounts", field="args", value=" ".join(values))
     must = tuple(sorted(world.tree.values()))
     return must, tuple(one for one in world.may if one.target not in world.tree)

@@ -42,7 +42,7 @@ def look(handle: Handle) -> Observation:
         nodes = {*proc.device_nodes(init), *mounts.nodes_elsewhere(init, entries)}
         workdir = _workdir(init, options)
         env = _environment(init, options, workdir)
-        process = _process(init, options, words, workdir)
+        process = {**_process(init, options, words, workdir), **_network(init, handle)}
     except OSError as error:
         raise unreadable("the sandbox", error) from error
     except KeyError as error:  # a line of its status is missing: it is just ending
@@ -50,6 +50,21 @@ def look(handle: Handle) -> Observation:
     found = Observation(tuple(sorted(nodes)), env, seen, limits, isolation(init), process, {"": ORIGIN})
     living_init(handle)  # or the pid may have been reused
     return found
+
+
+def _network(init: int, handle: Handle) -> dict[str, str]:
+    """Its kind and what connects it to the outside, and which ports of the host lead to it."""
+    if proc.isolation(init)["network"] == "host":
+        return {"network": "host"}
+    kind = "private" if proc.connected(init) else "none"
+    if "uplink" not in handle.data:
+        return {"network": kind}
+    from dibs.backends.local import uplinks
+
+    process = uplinks.of(handle)
+    published = uplinks.published(handle, process)
+    found = {"network": f"{kind}, through {uplinks.name(process) or 'nothing: its helper has ended'}"}
+    return {**found, "published": ", ".join(published)} if published else found
 
 
 def environment(init: int) -> dict[str, str]:

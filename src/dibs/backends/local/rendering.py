@@ -52,6 +52,10 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         binds = []
     host_network = workload.network == "host"
     rootfs.add_own(layout, host_network=host_network, host_root=host_root, root=root, shm=workload.shm_bytes)
+    uplink: dict[str, Any] = {}
+    if workload.network == "private":
+        uplink = _uplink(workload, probes)
+        rootfs.add_name_servers(layout, root="/" if host_root else root)
     if not host_root:
         layout.folder(workdir)
     wanted = _wanted(workload, applied, root)
@@ -70,7 +74,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         layout.seal()
     env = {**workload.env, "PWD": workdir}  # bubblewrap sets it
     args = [*(() if bwrap.all_ids else (*bubblewrap.ONE_ID, *bwrap.flags)), *bubblewrap.SEPARATION]
-    if workload.network == "none":
+    if not host_network:
         args.append("--unshare-net")
     if not workload.tty:
         args.append("--new-session")
@@ -96,6 +100,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         "user": list(user) if user is not None else [],
         "hooks": [msgspec.to_builtins(hook) for hook in applied.hooks],
         "notes": layout.notes,
+        "uplink": uplink,
     }
     expectation = Expectation(
         nodes=tuple(sorted(node.fact for node in applied.nodes)),
@@ -105,7 +110,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
             **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
             "network": "host" if workload.network == "host" else "own",
         },
-        process=_process(workload, workdir, bwrap, user),
+        process={**_process(workload, workdir, bwrap, user), **_network(workload, uplink)},
     )
     return with_mounts(Realisation("local", native, expectation), table)
 
@@ -213,6 +218,34 @@ def _mountinfo() -> str:
     return mounts.read()
 
 
+def _uplink(workload: Workload, probes: Probes) -> dict[str, Any]:
+    """How the network is connected. Raises Unsupported where it cannot be, InvalidRequest for ports in use."""
+    from dibs.backends import sockets
+    from dibs.backends.local import networks
+
+    helper = networks.find(probes)
+    if not helper.name:
+        raise Unsupported(
+            f"a private network cannot be had: {helper.reason}", field="network", value="private",
+            code="NETWORK_UNAVAILABLE", remedy=helper.remedy,
+        )  # fmt: skip
+    taken = sockets.unpublishable(workload.publish)
+    if taken:
+        raise InvalidRequest(taken)
+    text, forwarded = networks.resolv_conf(helper)
+    return {
+        "helper": helper.name,
+        "args": networks.arguments(helper, workload.publish, dns=forwarded),
+        "publish": [f"{port.address} {port.host_port} {port.port}" for port in workload.publish],
+        "resolv_conf": text,
+    }
+
+
+def _network(workload: Workload, uplink: dict[str, Any]) -> dict[str, str]:
+    found = {"network": f"{workload.network}, through {uplink['helper']}" if uplink else workload.network}
+    return {**found, "published": ", ".join(map(str, workload.publish))} if workload.publish else found
+
+
 _known: dict[str, tuple[str, Layout]] = {}  # by bubblewrap: the mounts, and what was made of them
 
 
@@ -273,6 +306,10 @@ def shim_spec(
     env = realisation.expectation.env
     spec += [("env", f"{name}={value}") for name, value in env.items() if not bubblewrap.is_loader_variable(name)]
     spec += [("cgroup", path) for path in group.folders]
+    if native["uplink"]:
+        spec += [("uplink", word) for word in native["uplink"]["args"]]
+        spec.append(("nameservers", native["uplink"]["resolv_conf"]))
+        spec += [("publish", port) for port in native["uplink"]["publish"]]
     for hook in native["hooks"]:
         if hook["hookName"] == "poststop":
             spec.append(("hook", hook["path"]))

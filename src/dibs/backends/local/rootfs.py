@@ -195,6 +195,23 @@ def add_own(layout: Layout, *, host_network: bool, host_root: bool, root: str = 
         layout.bind(Bind(servers, "/etc/resolv.conf", writable=False))
 
 
+# Stands for the descriptor from which bubblewrap reads the sandbox's own resolv.conf; the shim fills it in.
+NAME_SERVERS_FD = "NAMESERVERS"
+
+
+def add_name_servers(layout: Layout, root: str = "/") -> None:
+    """Put a file of its own in the place of /etc/resolv.conf, wherever that leads to inside."""
+    target = "/etc/resolv.conf"
+    for _ in range(8):  # a link to a link is as far as anybody goes
+        try:
+            link = os.readlink(f"{root.rstrip('/')}{target}")
+        except OSError:
+            break  # no link, or nothing at all: then it is made
+        target = os.path.normpath(os.path.join(os.path.dirname(target), link))
+    layout.args += ["--perms", "0644", "--ro-bind-data", NAME_SERVERS_FD, target]
+    layout.points.append(target)
+
+
 def hide(layout: Layout, secrets: Iterable[str], binds: Iterable[Bind], *, host_root: bool) -> list[str]:
     """Cover folders wherever the layout or a bind would show them. Gives the places."""
     places: dict[str, bool] = {}

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         write,
     )
     from dibs.backends.local.logfile import Log
+    from dibs.backends.local.uplink import Uplink
     from dibs.backends.local.userns import UserNamespace, lone, switch
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
@@ -80,6 +81,7 @@ else:
 PHASE_ROOM = 8
 MOUNTING = 1 << 21  # CAP_SYS_ADMIN, which no command has
 SETUP_TIME = 60  # seconds; arbitrary, and more than any set-up takes
+NAME_SERVERS_FD = "NAMESERVERS"  # in bubblewrap's arguments: the descriptor of a private network's resolv.conf
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
 
 
@@ -130,6 +132,7 @@ class Shim(Keeper):
         self.args = [v for k, v in spec if k == "arg"]
         sources = [v for k, v in spec if k == "source"]
         self.sources = dict(zip(sources, [v for k, v in spec if k == "identity"], strict=True))
+        self.name_servers = one.get("nameservers", "")
         self.command = [v for k, v in spec if k == "cmd"]
         self.env = dict(v.split("=", 1) for k, v in spec if k == "env")
         self.groups = [v for k, v in spec if k == "cgroup"]
@@ -145,6 +148,12 @@ class Shim(Keeper):
                 self.hooks[-1].env.append(value)
             elif key == "hooktimeout":
                 self.hooks[-1].timeout = float(value)
+        self.uplink: Uplink | None = None
+        words = [v for k, v in spec if k == "uplink"]
+        if words:
+            if not TYPE_CHECKING:
+                from uplink import Uplink  # few sandboxes have one
+            self.uplink = Uplink(self.folder, self.sandbox_id, words, [v for k, v in spec if k == "publish"])
         self.log = Log(self.folder, int(one["logmax"]))
         self.held = True
         self.phase_fd = -1
@@ -197,17 +206,14 @@ class Shim(Keeper):
             args, sources = by_descriptor(self.args, self.sources)
         except OSError as error:
             raise RuntimeError(f"{error.filename} cannot be mounted: {error.strerror}") from error
-        argv = [
-            self.bwrap,
-            *args,
-            "--json-status-fd",
-            str(info),
-            "--block-fd",
-            str(block),
-            "--seccomp",
-            str(rules),
-        ]
         passed = {info, block, rules, *sources}
+        if self.name_servers:
+            servers, filled = os.pipe()  # a pipe has room for more
+            os.write(filled, self.name_servers.encode())
+            os.close(filled)
+            passed.add(servers)
+            args = [str(servers) if word == NAME_SERVERS_FD else word for word in args]
+        argv = [self.bwrap, *args, "--json-status-fd", str(info), "--block-fd", str(block), "--seccomp", str(rules)]
         if self.all_ids:
             namespace = self.user_namespace()
             # As what bubblewrap calls its sync-fd too, because that is closed before the command runs.
@@ -271,6 +277,9 @@ class Shim(Keeper):
             time.sleep(0.0003)
         if gone(self.init_fd) or gone(self.process_fd):
             raise RuntimeError(self.complaint())
+        if self.uplink is not None:
+            self.uplink.start(self.init)
+            self.poller.register(self.uplink.fd, POLLIN)
         for fd in list(self.outputs):  # warnings of bubblewrap are not the workload's output
             self.skim(fd)
 
@@ -436,7 +445,10 @@ class Shim(Keeper):
             self.expires_at = None if left is None else boottime() + left
 
     def other(self, fd: int) -> None:
-        """The hold: `go`, or the end of the caller."""
+        """The hold: `go`, or the end of the caller. Or the end of the uplink."""
+        if self.uplink is not None and fd == self.uplink.fd:
+            self.lose_network()
+            return
         hold = self.hold
         if hold is None or fd != hold.fileno():
             return
@@ -454,6 +466,14 @@ class Shim(Keeper):
         elif not data or one is not None:
             self.release(b"")
             self.stop("not-started", 0)
+
+    def lose_network(self) -> None:
+        """A sandbox without the network that it was given is not what was asked for: it ends."""
+        assert self.uplink is not None
+        self.poller.unregister(self.uplink.fd)
+        self.detail = f"{os.path.basename(self.uplink.words[0])}, which connects its network, was killed or has failed"
+        self.uplink.end()
+        self.stop("network-lost", 0)
 
     def release(self, last_words: bytes) -> None:
         if self.hold is not None:
@@ -553,6 +573,8 @@ class Shim(Keeper):
             poller.register(self.init_fd, POLLIN)
             while not poller.poll(1000):
                 self.kill()
+        if self.uplink is not None:
+            self.uplink.end()
         self.drain()
 
     def run_hooks(self) -> None:
@@ -656,11 +678,16 @@ def main() -> None:
         shim.launch()
     except (OSError, RuntimeError, ValueError) as error:
         shim.kill()
+        if shim.uplink is not None:
+            shim.uplink.end()
         hold.sendall(frame(b"A", encode([("error", str(error))])))
         shim.remove_groups()
         return
-    try:  # noqa: SIM105  # contextlib is not worth its memory here
-        hold.sendall(frame(b"A", encode([("keeper", str(os.getpid())), ("init", str(shim.init))])))
+    try:  # contextlib is not worth its memory here
+        answer = [("keeper", str(os.getpid())), ("init", str(shim.init))]
+        if shim.uplink is not None:
+            answer.append(("uplink", str(shim.uplink.pid)))
+        hold.sendall(frame(b"A", encode(answer)))
     except OSError:
         pass  # the caller is gone already: the loop will see it and end the sandbox
     hold.setblocking(False)

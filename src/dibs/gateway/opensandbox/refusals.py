@@ -36,7 +36,7 @@ async def network_policy(request: Asked) -> Response[bytes]:
     require(request, "sandboxes:read")
     del sandbox_id  # the same for each of them, also for those that are not there
     reason = "dibs filters no network"
-    remedy = "a sandbox has the host's network, or none at all: networkPolicy with defaultAction deny and no rules"
+    remedy = "a sandbox has a private network, or none at all: networkPolicy with defaultAction deny and no rules"
     return refused(request, not_offered("NETWORK_POLICY_NOT_OFFERED", reason, remedy))
 
 

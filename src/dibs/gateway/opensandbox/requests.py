@@ -366,10 +366,10 @@ class _Reader:
                 self.refuse("UNKNOWN_FIELD", f"{field}.{key}", policy[key], "there is no such field", known)
         if policy.get("egress"):
             reason = "dibs cannot filter a network by name"
-            remedy = "without rules, defaultAction deny gives no network at all, and allow gives the host's"
+            remedy = "without rules, defaultAction deny gives no network at all, and allow gives a private one"
             self.refuse("NETWORK_POLICY_NOT_OFFERED", f"{field}.egress", policy["egress"], reason, remedy)
             return
-        network = "host" if policy.get("defaultAction", "deny") == "allow" else "none"
+        network = "private" if policy.get("defaultAction", "deny") == "allow" else "none"
         asked = self.mapping.get("network", network)
         if asked != network:
             reason = f"networkPolicy means {network}"

@@ -50,6 +50,11 @@ def _engine_of(item: pytest.Item) -> str:
     return found[0] if found else "docker" if "old_docker" in getattr(item, "fixturenames", ()) else ""
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and os.getuid():
+        pytest.skip("needs root")
+
+
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):

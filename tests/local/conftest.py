@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,8 +47,3 @@ def limits(bench: Bench) -> type[Limits]:
         if not capability.ok:
             pytest.skip(f"the {name} limit cannot be enforced here: {capability.reason}")
     return Limits
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("root") and os.getuid():
-        pytest.skip("needs root")

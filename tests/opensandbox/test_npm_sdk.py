@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.opensandbox.conftest import Place
 
 PACKAGE = "@alibaba-group/opensandbox"
@@ -38,6 +39,7 @@ def modules() -> Path:
 
 
 def test_a_whole_life_with_the_npm_sdk(anywhere: Place, proxy: bool, modules: Path) -> None:
+    needs.limits(anywhere.backend)
     script = modules / f"life-{os.getpid()}.mjs"
     script.write_text((Path(__file__).parent / "life.mjs").read_text())
     try:

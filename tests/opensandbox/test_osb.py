@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 from tests.opensandbox.conftest import Place
 
 Osb = Callable[..., subprocess.CompletedProcess[str]]
@@ -90,6 +91,7 @@ def data(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> None:
+    needs.limits(anywhere.backend)
     place = anywhere
     made = data(
         osb(

@@ -20,6 +20,7 @@ from opensandbox.models.sandboxes import (
 from opensandbox.models.templates import TemplateFilter
 from opensandbox.sync.manager import SandboxManagerSync
 from opensandbox.sync.sandbox import SandboxSync
+from tests import needs
 from tests.opensandbox.conftest import Place
 
 
@@ -148,6 +149,7 @@ def test_a_wait_that_was_too_short_ends_in_an_error_that_is_not_tried_again(plac
 
 
 def test_an_entrypoint_that_does_not_exist_ends_in_an_error_that_is_not_tried_again(place: Place) -> None:
+    needs.limits(place.backend)  # the client asks for its own defaults
     error = ready_never(place, 30.0, entrypoint=["/no/such/program"], extensions={"dibs.backend": place.backend})
     assert isinstance(error, SandboxApiException)
     assert (error.status_code, error.error.code) == (500, "COMMAND_NOT_FOUND")

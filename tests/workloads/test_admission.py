@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 import pytest
+from tests import needs
 from tests.workloads.admitting import admit
 
 from dibs.errors import BackendUnavailable, Busy, Conflict, InvalidRequest, NotFound, QuotaExceeded
@@ -122,6 +123,7 @@ def test_a_key_makes_one_sandbox_however_often_it_is_sent(service: Workloads) ->
 
 
 def test_a_quota_is_counted_where_it_is_booked(eight_gpus: Home) -> None:
+    needs.limits()
     settings = Settings(tenants={"acme": Quota(sandboxes=2, gpus=3, cpu_millis=2000)})
     with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
         acme = tenant(service, "acme")

@@ -61,6 +61,7 @@ def processes(token: str) -> list[str]:
     return found
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("kind", ["docker", "podman"])
 def test_a_whole_life_of_an_engine_leaves_no_rule_bridge_mount_or_process(kind: str) -> None:
     before = host()

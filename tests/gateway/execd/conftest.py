@@ -54,7 +54,7 @@ def root(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def sandbox_id(service: Workloads, root: str) -> str:
     """A running sandbox, once with the host's own root (bash, coreutils), once with busybox alone."""
-    spec = {"root": root, "command": ["sleep", "1000"], "env": {"HOME": "/root"}}
+    spec = {"root": root, "command": ["sleep", "1000"], "env": {"HOME": "/tmp"}}
     return service.create(parse_spec(spec), base_env={"PATH": "/bin:/usr/bin"}).id
 
 

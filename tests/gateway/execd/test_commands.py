@@ -336,6 +336,7 @@ def multipart(*parts: tuple[str, bytes], end: bytes = b"--b--\r\n") -> bytes:
     return body + end
 
 
+@pytest.mark.root
 def test_files_are_written_as_the_user_that_was_asked_for(box: Box) -> None:
     body = multipart(("metadata", b'{"path": "/tmp/his", "mode": 640}'), ("file", b"data"))
     headers = {"Content-Type": "multipart/form-data; boundary=b"}

@@ -33,7 +33,7 @@ from dibs.settings import Quota
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.quotas import Holding, held_by, least_gpus, over_quota
-from dibs.workloads.receipt import HIDDEN, differences, write_receipt
+from dibs.workloads.receipt import HIDDEN, differences, not_started, write_receipt
 from dibs.workloads.rendering import Prepared, prepare
 from dibs.workloads.world import world_of
 
@@ -252,7 +252,7 @@ class Creation:
                 )
             if backend.holds:
                 session = backend.attach(handle) if workload.foreground else None
-                backend.start(handle)
+                self._start(order, handle, receipt)
         except BaseException as error:
             if session is not None:
                 session.close()
@@ -263,6 +263,15 @@ class Creation:
             with suppress(BackendUnavailable), self._ledger.writing():
                 self._ledger.forget_pending(sandbox_id)
         return session
+
+    def _start(self, order: Order, handle: Handle, receipt: bytes) -> None:
+        """Let the command run. If that fails, its receipt says so."""
+        try:
+            order.backend.start(handle)
+        except DibsError as error:
+            with suppress(DibsError), self._ledger.writing():  # why it did not start matters more than the books
+                self._ledger.keep_receipt(order.sandbox_id, not_started(receipt, error.problems))
+            raise
 
     def _prove(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
         """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is as planned.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -69,7 +69,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     backend: str
     at: float
-    verdict: Literal["delivered", "mismatch", "not observed"]
+    verdict: Literal["delivered", "mismatch", "not observed", "not started"]
     simulated: bool
     asked: dict[str, Any]
     devices: tuple[ReceiptDevice, ...]
@@ -80,6 +80,14 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: dict[str, Any] | None = None
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def not_started(receipt: bytes, problems: Iterable[Problem]) -> bytes:
+    """The receipt of a delivery that was as planned, and whose command then could not be executed."""
+    found = msgspec.json.decode(receipt, type=Receipt)
+    return msgspec.json.encode(
+        msgspec.structs.replace(found, verdict="not started", problems=(*found.problems, *problems))
+    )
 
 
 def differences(expected: Expectation, observed: Observation) -> list[Problem]:

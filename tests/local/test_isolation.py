@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.local.bench import PATIENCE, Bench, simulated, to_the_end
 
-from dibs.backends.local import bubblewrap, keyring, masks, seccomp, syscalls
+from dibs.backends.local import bubblewrap, kernel, keyring, masks, seccomp, syscalls
 from dibs.backends.local.private import Mount, elsewhere, parse
 from dibs.backends.port import Limits
 from dibs.backends.port import Mount as Asked
@@ -268,6 +268,22 @@ def test_system_calls_are_filtered_for_the_command_and_whatever_comes_later(benc
     assert bench.said(handle) == VERDICTS
     assert to_the_end(bench.exec(handle, "python3", "-c", CALLS))[0] == VERDICTS
     assert to_the_end(bench.exec(handle, "python3", "-c", CALLS, tty=True))[0].replace("\r", "") == VERDICTS
+
+
+def test_copying_is_filtered_too(bench: Bench) -> None:
+    handle = bench.start("sleep", "1000")
+    assert handle.init is not None
+    init = handle.init.pid
+    seen: list[str] = []
+
+    def archive() -> Iterator[bytes]:
+        """Asked for when the helper is in the sandbox and waits for it."""
+        for pid in kernel.inside(init):
+            seen.append(kernel.status_field(pid, "Seccomp") + kernel.status_field(pid, "NoNewPrivs"))
+        yield b"\0" * 10240
+
+    bench.backend.copy_in(handle, archive(), "/tmp")
+    assert seen == ["21", "21"]
 
 
 def test_the_init_of_a_sandbox_is_filtered_too(bench: Bench) -> None:

@@ -283,7 +283,8 @@ def test_copying_is_filtered_too(bench: Bench) -> None:
         yield b"\0" * 10240
 
     bench.backend.copy_in(handle, archive(), "/tmp")
-    assert seen == ["21", "21"]
+    # Nobody else can look into the helper, not even its own user.
+    assert seen == ["21", "21"][: 2 if os.getuid() == 0 else 1]
 
 
 def test_the_init_of_a_sandbox_is_filtered_too(bench: Bench) -> None:

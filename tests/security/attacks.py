@@ -20,7 +20,7 @@ Call = tuple[int, tuple[object, ...]]
 class Host(msgspec.Struct, frozen=True):
     """What an attacker is after."""
 
-    mark: str  # in `file`, which anybody may read
+    mark: str  # a line of `file`, which anybody may read
     file: str
     victim: str  # a file that anybody may write
     state: str
@@ -112,13 +112,13 @@ ATTACKS = (
     Attack("the same, on the host's network", _abstract, dict.fromkeys(BACKENDS, NETWORK), alone=("--network", "host")),
     Attack(
         "use a descriptor of the process that started it",
-        'for f in /proc/self/fd/*; do grep -q "$MARK" "$f$FILE" && echo GOT;'
+        'for f in /proc/self/fd/*; do grep -qF "$MARK" "$f$FILE" && echo GOT;'
         ' [ "$(readlink $f)" = "$FILE" ] && echo GOT; done',
     ),
     Attack("read a key of the session that started it", _key),
     Attack("type into the terminal that it was started from", "(: > /dev/tty) && echo GOT"),
     Attack("read dibs' state and tokens", '[ -n "$(find "$STATE" -type f)" ] && echo GOT'),
-    Attack("read a file of the host", 'grep -q "$MARK" "$FILE" && echo GOT', dict.fromkeys(BACKENDS[:2], FILES)),
+    Attack("read a file of the host", 'grep -qF "$MARK" "$FILE" && echo GOT', dict.fromkeys(BACKENDS[:2], FILES)),
     Attack("change a file of the host", 'echo changed > "$VICTIM"; rm "$VICTIM"'),
     Attack(
         "open a device that it was not given",

@@ -37,7 +37,7 @@ def host() -> Iterator[Host]:
         pytest.skip("the attacks are written for x86_64")
     top = Path(tempfile.mkdtemp(prefix="dibs-attacks-", dir="/srv" if os.access("/srv", os.W_OK) else Path.home()))
     top.chmod(0o755)
-    (top / "file").write_text("the mark of the host\n")
+    file = Path("/etc/os-release").resolve()  # on every host, and in no image of the tests
     (top / "victim").write_text("untouched\n")
     (top / "victim").chmod(0o666)
     (top / "setuid").write_bytes(program((105, (0,))))
@@ -50,7 +50,7 @@ def host() -> Iterator[Host]:
     key = ctypes.CDLL(None).syscall(ADD_KEY, b"user", name.encode(), b"secret", 6, SESSION_KEYRING)
     disk = next(iter(Path("/sys/block").iterdir())) / "dev"
     yield Host(
-        mark="the mark of the host", file=str(top / "file"), victim=str(top / "victim"), state=str(top / "state"),
+        mark=file.read_text().splitlines()[0], file=str(file), victim=str(top / "victim"), state=str(top / "state"),
         setuid=str(top / "setuid"), socket=name, process=process.pid, key=key,
         disk=disk.read_text().strip().replace(":", " "),
     )  # fmt: skip
@@ -58,7 +58,9 @@ def host() -> Iterator[Host]:
         one.kill()
         one.wait()
     listener.close()
-    shutil.rmtree(top)
+    for folder in (top, *(target.work for target in _targets.values())):
+        shutil.rmtree(folder)
+    _targets.clear()
 
 
 class Target:
@@ -69,9 +71,12 @@ class Target:
         self.user = NOBODY if backend == "local, user" and os.getuid() == 0 else None
         self.home = Path(host.state) / backend.replace(", ", "-")
         self.host = msgspec.structs.replace(host, state=str(self.home))
-        self.work = self.home.with_name(f"{self.home.name}-work")
+        self.home.mkdir(parents=True)
+        self.work = Path(
+            tempfile.mkdtemp(prefix="dibs-attacks-")
+        )  # below /tmp, which the engines of the tests have too
         for folder in (self.home, self.work):
-            folder.mkdir(parents=True, mode=0o755)
+            folder.chmod(0o755)
             if self.user is not None:
                 os.chown(folder, self.user, self.user)
         self.listener: subprocess.Popen[bytes] | None = None

@@ -19,7 +19,7 @@ look from outside comes right after.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,8 +31,8 @@ from dibs.backends.engines.files import Files
 from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.starts import Starts
 from dibs.backends.engines.together import Together
-from dibs.backends.port import Handle, Phase, Usage
-from dibs.errors import BackendUnavailable, Unsupported
+from dibs.backends.port import Handle, Phase, Status, Usage
+from dibs.errors import BackendUnavailable, StateError, Unsupported
 from dibs.home import Home
 from dibs.process import absent
 
@@ -67,6 +67,23 @@ class EngineBackend(Creations, Starts, Conversations, Files):
 
     def _stats(self, handle: Handle) -> Usage:
         raise Unsupported("what it uses cannot be seen from here", field="sandbox", value=handle.sandbox_id)
+
+    # --- its time
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        """As `Lives.survey`; what is found to run without its keeper is kept to its time again."""
+        found = super().survey(handles)
+        for handle in handles:
+            if found[handle.sandbox_id].phase not in (Phase.RUNNING, Phase.PAUSED, Phase.UNKNOWN):
+                continue
+            try:
+                if self.keep_time(handle):
+                    found[handle.sandbox_id] = self.status(handle)
+            except StateError:
+                continue  # another user's, whose own commands see to it
+            except BackendUnavailable as error:
+                found[handle.sandbox_id] = Status(Phase.UNKNOWN, detail=str(error))
+        return found
 
     # --- what it uses
 

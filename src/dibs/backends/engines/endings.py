@@ -101,7 +101,8 @@ class Endings(Lives):
             forgotten = False  # it may come back, and then looks for the shim
         keeping.ask_end(folder, "stopped")
         killed = absence.end(folder, identity, grace, forgotten=forgotten)
-        keeping.note_gone(folder, "stopped" if killed else "lost")
+        asked = keeping.ending(folder)
+        keeping.note_gone(folder, (asked[0] if asked else "stopped") if killed else "lost")
 
     def discard(self, handle: Handle) -> None:
         self._discard(handle)
@@ -163,6 +164,19 @@ class Endings(Lives):
             return
         if at is not None:
             keeping.finish_keeper(folder, self._keeper(handle, self.client()))
+
+    def keep_time(self, handle: Handle) -> bool:
+        """See to the time to live of a container whose keeper was killed; whether it was ended, because it is over."""
+        folder = Path(handle.folder)
+        at = keeping.deadline(folder)
+        if at is None or keeping.keeper_of(folder) is not None:
+            return False
+        if keeping.overdue(handle):
+            keeping.ask_end(folder, "expired")
+            self.stop(handle, float(handle.data.get("grace", "10")))
+            return True
+        keeping.finish_keeper(folder, self._keeper(handle, self.client()))
+        return False
 
     def overdue(self, handle: Handle, now: float | None = None) -> bool:
         """Whether its time to live is over; see `keeping.overdue`."""

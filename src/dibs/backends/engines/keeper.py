@@ -43,6 +43,25 @@ def record(folder: str, reason: str) -> None:
     os.close(fd)
 
 
+def has_ended(folder: str) -> bool:
+    """Whether the container's first process is gone. A client that saw the end goes away at once, and that may be heard
+    before the engine says that there was an end."""
+    try:
+        with open(os.path.join(folder, "init")) as file:
+            words = file.read().replace(":", ",").strip("{}\n").split(",")
+        pid, started = (words[words.index(f'"{name}"') + 1] for name in ("pid", "started"))
+    except (OSError, ValueError, IndexError):
+        return False  # it cannot be seen from here
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return fields[19] != started.encode() or (fields[0] in (b"Z", b"X") and int(fields[17]) <= 1)
+
+
 def send(address: str, method: str, path: str) -> socket.socket:
     """A request on a line of its own; the answer is read by the caller."""
     if address.startswith("/"):
@@ -156,6 +175,8 @@ def main() -> None:
                 return  # it has ended, or is gone
             time.sleep(RETRY)
         elif pipe >= 0 and pipe in ready:
+            if started and has_ended(folder):
+                return  # and so has its client
             end(address, base, folder, "client-gone", grace)
             return
         elif started and limit is not None and time.time() >= limit and deadline(folder) == limit:

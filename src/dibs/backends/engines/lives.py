@@ -18,7 +18,7 @@ from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import EngineError, Unreachable
 from dibs.backends.engines.engine import Engine, container
 from dibs.backends.port import Exit, Handle, LogRecord, Phase, Status
-from dibs.errors import BackendUnavailable, Conflict, NotFound
+from dibs.errors import BackendUnavailable, Conflict, NotFound, StateError
 from dibs.http import query
 from dibs.process import ProcessName, absent
 
@@ -131,10 +131,12 @@ class Lives(Engine):
         found = {}
         for handle in handles:
             phase = states.PHASES.get(seen.get(handle.data.get("container", ""), ""), Phase.UNKNOWN)
-            lives = phase is Phase.HELD or (
-                phase in (Phase.RUNNING, Phase.PAUSED) and self._visible(handle) is not None
-            )
-            found[handle.sandbox_id] = Status(phase) if lives else self.status(handle)
+            try:
+                runs = phase in (Phase.RUNNING, Phase.PAUSED) and self._visible(handle) is not None
+                status = Status(phase) if runs or phase is Phase.HELD else self.status(handle)
+            except StateError as error:  # another user's, on a shared ledger: what is beside it only that one may read
+                status = Status(phase if phase in (Phase.RUNNING, Phase.PAUSED) else Phase.UNKNOWN, detail=str(error))
+            found[handle.sandbox_id] = status
         return found
 
     def wait(self, handle: Handle, timeout: float | None = None) -> Status:
@@ -189,8 +191,8 @@ class Lives(Engine):
 def _proved(gone: tuple[str, float]) -> Exit:
     """How a container ended that was proved gone past its engine: the engine does not know its exit code."""
     reason, at = gone
-    detail = "" if reason == "stopped" else "its engine could not say how it ended"
-    return Exit(137, reason, 9 if reason == "stopped" else None, detail, at)
+    detail = "its engine could not say how it ended" if reason == "lost" else ""
+    return Exit(137, reason, None if reason == "lost" else 9, detail, at)
 
 
 def not_running(status: Status, handle: Handle) -> Conflict:

@@ -339,8 +339,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
 
 # The part of dibs that a line of the catalogue waits for, where it has no test yet.
 TO_COME = {
-    "SD-02": "Kubernetes backend", "SD-03": "OpenSandbox API", "SD-04": "OpenSandbox API",
-    "SD-08": "Kubernetes backend",
+    "SD-02": "Kubernetes backend", "SD-08": "Kubernetes backend",
     "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend", "SD-19": "OpenShell API",
     "SD-20": "Kubernetes backend", "SD-26": "training jobs", "SD-27": "training jobs",
     "SD-28": "training jobs", "SD-29": "training jobs", "SD-30": "training jobs", "SD-31": "training jobs",
@@ -501,7 +500,7 @@ def drops_table() -> str:
         if drop in tests:
             proof = "<br>".join(f"`{name}` in [{path}](../{path})" for name, path in tests[drop])
         elif drop in TO_COME:
-            proof = f"with the {TO_COME[drop]} to come"
+            proof = f"planned, with the {TO_COME[drop]}"
         else:
             raise SystemExit(f"{drop}: has no test, and TO_COME does not say what it waits for")
         lines.append(f"| {drop} | {proof} |")

@@ -302,3 +302,13 @@ def test_any_values_are_taken_or_refused_with_problems_and_nothing_else_happens(
     else:
         assert wanted.spec.command
     assert all(problem.code and problem.reason for problem in found)
+
+
+def test_sd_03_limits_together_with_a_pool_are_refused() -> None:
+    limits = {"cpu": "1", "memory": "2Gi", "gpu": "1"}
+    assert codes(extensions={"poolRef": "p"}, resourceLimits=limits) == [("POOLS_NOT_OFFERED", "extensions.poolRef")]
+
+
+def test_sd_04_a_gpu_for_a_windows_sandbox_is_refused() -> None:
+    windows = {"os": "windows", "arch": "amd64"}
+    assert codes(platform=windows, resourceLimits={"gpu": "1"}) == [("PLATFORM_INVALID", "platform.os")]

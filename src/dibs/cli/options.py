@@ -164,7 +164,13 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
             for name, equals, _ in pairs
             if not equals
         ]
-        mapping["labels"] = {**_mapping(mapping.get("labels")), **{name: value for name, _, value in pairs}}
+        labels: dict[str, str] = {}
+        for name, _, value in pairs:
+            if labels.get(name, value) != value:
+                reason = "it is given twice, with different values; one would be lost"
+                problems.append(Problem("LABELS_INVALID", f"label.{name}", value, reason, "give it once"))
+            labels[name] = value
+        mapping["labels"] = {**_mapping(mapping.get("labels")), **labels}
     if command:
         mapping["command"] = list(command)
     mapping |= {key: value for key, value in extra.items() if value}
@@ -201,17 +207,25 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _variables(words: tuple[str, ...], problems: list[Problem]) -> dict[str, str]:
-    result = {}
+    result: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if equals:
-            result[name] = value
-        elif name in os.environ:
-            result[name] = os.environ[name]
-        else:
+        if not equals and name not in os.environ:
             remedy = f"write {name}=VALUE"
             problems.append(Problem("ENV_INVALID", "env", name, "your environment has no such variable", remedy))
+            continue
+        value = value if equals else os.environ[name]
+        problems += two_values(result, name, value)
+        result[name] = value
     return result
+
+
+def two_values(known: Mapping[str, str], name: str, value: str) -> list[Problem]:
+    """A variable that is given twice, with different values: one of them would be lost."""
+    if known.get(name, value) == value:
+        return []
+    reason = "it is given twice, with different values; one would be lost"
+    return [Problem("ENV_INVALID", f"env.{name}", "", reason, "give it once")]
 
 
 def _absolute(mount: str) -> str:

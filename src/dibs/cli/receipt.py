@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table
+from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table, terminal_width
 
 if TYPE_CHECKING:
     from dibs.workloads.receipt import Receipt
@@ -53,7 +53,11 @@ def receipt_lines(found: Receipt) -> list[str]:
         ]
         for line in found.lines
     ]
-    lines += table(["FIELD", "ASKED", "PLANNED", "OBSERVED", "OUTCOME"], rows)
+    whole = table(["FIELD", "ASKED", "PLANNED", "OBSERVED", "OUTCOME"], rows, whole=True)
+    plain = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
+    wide = sum(max(len(row[column]) for row in plain) for column in range(5)) + 8 <= terminal_width()
+    lines += whole if wide else _narrow(found, colours)
+    lines += _origins(found)
     for device in found.devices:
         nodes = ", ".join(device.nodes) or "no node of its own"
         lines += ["", f"{device.id}  {device.model}", f"  {device.uuid or 'no uuid'}  {device.cdi_name}  {nodes}"]
@@ -64,3 +68,44 @@ def receipt_lines(found: Receipt) -> list[str]:
         lines.append(paint(f"{problem.field} {problem.value}: {problem.reason}", "red"))
     lines += ["", *(paint(f"note: {note}", "dim") for note in found.notes)] if found.notes else []
     return lines
+
+
+def _narrow(found: Receipt, colours: dict[str, str]) -> list[str]:
+    """Where the table is wider than the terminal: nothing is cut, long texts are folded."""
+    import textwrap
+
+    field = max(len(line.field) for line in found.lines)
+    outcome = max(len(line.outcome) for line in found.lines)
+    indent = " " * (field + outcome + 4)
+    lines = []
+    for line in found.lines:
+        text = line.observed if line.observed == line.planned else f"{line.observed}, planned {line.planned}"
+        text += f", asked {line.asked}" if line.asked not in ("–", line.planned) else ""
+        width = max(terminal_width() - len(indent), 20)
+        first, *rest = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+        head = f"{line.field:{field}}  {paint(f'{line.outcome:{outcome}}', colours.get(line.outcome, 'red'))}  {first}"
+        lines += [head.rstrip(), *(indent + part for part in rest)]
+    return lines
+
+
+def _origins(found: Receipt) -> list[str]:
+    """When it was looked at, where that is not the same for all of it."""
+    words = {
+        "before start": "seen before the command started",
+        "after start": "seen after the command started",
+        "engine": "reported by the engine",
+    }
+    by_origin: dict[str, list[str]] = {}
+    for line in found.lines:
+        if line.origin:
+            by_origin.setdefault(line.origin, []).append(line.field)
+    if len(by_origin) < 2:
+        return ["", *(f"all of it was {words.get(origin, origin)}" for origin in by_origin)] if by_origin else []
+    most = max(by_origin, key=lambda origin: len(by_origin[origin]))
+    return [
+        "",
+        *(
+            f"{words.get(origin, origin)}: {'all the rest' if origin == most else ', '.join(dict.fromkeys(fields))}"
+            for origin, fields in sorted(by_origin.items(), key=lambda item: len(item[1]))
+        ),
+    ]

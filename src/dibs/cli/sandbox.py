@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli.names import sandbox_names
-from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
+from dibs.cli.options import GroupedCommand, read_spec, resource_options, two_values, workload_options
 from dibs.cli.output import Cell, output_option, say, show, show_data, table
 from dibs.errors import InvalidRequest, Problem
 
@@ -210,8 +210,10 @@ def exec_(sandbox: str, command: tuple[str, ...], env: tuple[str, ...], workdir:
 
     pairs = [word.partition("=") for word in env]
     lonely = [name for name, equals, _ in pairs if not equals]
-    if lonely:
-        problems = [Problem("ENV_INVALID", "env", name, "has no value", f"write {name}=VALUE") for name in lonely]
+    problems = [Problem("ENV_INVALID", "env", name, "has no value", f"write {name}=VALUE") for name in lonely]
+    for at, (name, _, value) in enumerate(pairs):
+        problems += two_values({other: text for other, _, text in pairs[:at]}, name, value)
+    if problems:
         raise InvalidRequest(problems)
     if command[0] == "--":
         command = command[1:]

@@ -284,13 +284,20 @@ class _Reader:
         return value
 
     def env(self) -> dict[str, str]:
-        value = self.values.get("env", {})
+        value: Any = self.values.get("env", {})
         if isinstance(value, list | tuple):
             pairs = [str(item).partition("=") for item in value]
             lonely = [name for name, equals, _ in pairs if not equals]
             for name in lonely:
                 self.refuse("ENV_INVALID", "env", name, "has no value", f"write {name}=VALUE")
-            value = {name: text for name, equals, text in pairs if equals}
+            texts: dict[str, str] = {}
+            for name, equals, said in pairs:
+                if texts.get(name, said) != said:
+                    reason = "it is given twice, with different values; one would be lost"
+                    self.refuse("ENV_INVALID", f"env.{name}", "", reason, "give it once")
+                if equals:
+                    texts[name] = said
+            value = texts
         if not isinstance(value, Mapping):
             self.refuse("ENV_INVALID", "env", value, "must be a mapping of names to values", "write NAME=VALUE")
             return {}

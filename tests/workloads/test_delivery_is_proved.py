@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dibs.backends.fake import FakeBackend
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Expectation, Handle, MountFact, NodeFact, Observation
 from dibs.errors import DeliveryMismatch
@@ -148,3 +149,21 @@ def test_nothing_is_left_of_a_failed_creation_when_its_end_is_told(service: Work
     assert backend.told is False
     assert not service.sandbox("astray").live
     assert service.leases() == []
+
+
+class Hasty(FakeBackend):
+    """Like an engine: the look comes after the start. Its command has ended by then, and something else was seen."""
+
+    def observe(self, handle: Handle) -> Observation:
+        seen = self.observation(handle.sandbox_id)
+        return msgspec.structs.replace(seen, env={**seen.env, "LD_PRELOAD": "/x.so"})
+
+
+def test_what_was_seen_counts_even_if_the_command_has_ended_since(service: Workloads) -> None:
+    backend = Hasty(name="fake", holds=False)
+    service.registry._made["fake", None] = backend
+    with pytest.raises(DeliveryMismatch) as caught:
+        service.create(parse_spec({"backend": "fake", "name": "hasty", "command": ["true"]}))
+    assert [problem.field for problem in caught.value.problems] == ["env.LD_PRELOAD"]
+    assert "had been started" in caught.value.problems[0].remedy
+    assert service.receipt("hasty").verdict == "mismatch"

@@ -123,20 +123,20 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
     "user": _row(
         _yes("a user and group that the sandbox's user namespace has"),
-        _yes("a number, or a name of the image's own users; the engine starts the command as it"),
-        _yes("a number, or a name of the image's own users; the engine starts the command as it"),
+        _yes("a number, or a name of the image's own users; the ids are read back from the process"),
+        _yes("a number, or a name of the image's own users; the ids are read back from the process"),
         _NOTHING_RUNS,
     ),
     "shm": _row(
         _yes("the size of /dev/shm, read back"),
-        _yes("the engine makes /dev/shm of this size"),
-        _yes("the engine makes /dev/shm of this size"),
+        _yes("the engine makes /dev/shm of this size; read back"),
+        _yes("the engine makes /dev/shm of this size; read back"),
         _NOTHING_RUNS,
     ),
     "read_only": _row(
         _yes("no writable layer; /tmp, /run and the working directory stay writable"),
-        _yes("the engine mounts the image read-only; /tmp, /run and /dev/shm stay writable"),
-        _yes("the engine mounts the image read-only; /tmp, /run and /dev/shm stay writable"),
+        _yes("the engine mounts the image read-only, read back; /tmp, /run and /dev/shm stay writable"),
+        _yes("the engine mounts the image read-only, read back; /tmp, /run and /dev/shm stay writable"),
         _NOTHING_RUNS,
     ),
     "platform": _row(
@@ -164,9 +164,15 @@ TABLE: dict[str, dict[str, Cell]] = {
         _MEMORY_ONLY,
     ),
     "mounts": _row(
-        _yes("bind mounts, read back from mountinfo"),
-        _yes("bind mounts, read back from mountinfo"),
-        _yes("bind mounts, read back from mountinfo"),
+        _yes(
+            "bind mounts, read back from mountinfo with device and inode of their source; two on one target are refused"
+        ),
+        _yes(
+            "bind mounts, read back from mountinfo with device and inode of their source; two on one target are refused"
+        ),
+        _yes(
+            "bind mounts, read back from mountinfo with device and inode of their source; two on one target are refused"
+        ),
         _MEMORY_ONLY,
     ),
     "ttl": _row(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conformance.factories import DIFFERENCES, FACTORIES, Factory
 
-from dibs.backends.port import Backend, Handle, Phase, Session, Status, Workload
+from dibs.backends.port import Backend, Exec, Exit, Handle, Phase, Session, Status, Workload
 
 PATIENCE = 60.0
 _numbers = itertools.count()
@@ -68,6 +68,18 @@ class Subject:
         assert status.phase is Phase.EXITED
         return handle, status
 
+    def say(self, handle: Handle, script: str) -> str:
+        """What a shell in it says, to its end."""
+        session = self.keep(self.backend.exec(handle, Exec(command=("sh", "-c", script))))
+        out = b""
+        while True:
+            pieces = session.receive(PATIENCE)
+            assert pieces, f"nothing came for {PATIENCE} s after {out!r}"
+            for piece in pieces:
+                if isinstance(piece, Exit):
+                    return out.decode()
+                out += piece.data
+
     def keep(self, session: Session) -> Session:
         self.sessions.append(session)
         return session
@@ -104,8 +116,6 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 @pytest.fixture
 def collect() -> Callable[[Session], Any]:
-    from dibs.backends.port import Exit
-
     def to_the_end(session: Session) -> tuple[bytes, bytes, Exit]:
         out = {"stdout": b"", "stderr": b""}
         while True:

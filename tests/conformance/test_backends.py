@@ -7,7 +7,9 @@ import io
 import select
 import signal
 import tarfile
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from tests.conformance.factories import DIFFERENCES, FACTORIES, SMALLER
 from dibs.backends.port import Exec, GrantedDevice, Limits, Output, Phase, Session
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices.model import Attachment, DeviceId
-from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound, Unsupported
+from dibs.errors import CommandFailed, Conflict, DibsError, InvalidRequest, NotFound, Unsupported
+from dibs.workloads.files import pack, unpack
 from dibs.workloads.receipt import differences
 
 Collect = Callable[[Session], Any]
@@ -327,6 +330,62 @@ def test_a_file_goes_in_and_comes_out(subject: Subject) -> None:
         file = archive.extractfile("file")
         assert file is not None
         assert file.read() == b"contents"
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/1", "/sys", "/sys/kernel"])
+def test_the_kernels_own_files_are_not_copied_and_not_left_out(subject: Subject, path: str) -> None:
+    subject.needs("shell")
+    handle = subject.start("sleep", "1000")
+    with pytest.raises(DibsError):
+        list(subject.backend.copy_out(handle, path))
+
+
+def test_what_is_copied_out_twice_stays_in_its_folder(subject: Subject, tmp_path: Path) -> None:
+    """A link that leads in when it is made and out when something is written there."""
+    subject.needs("shell")
+    handle = subject.start("sleep", "1000")
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("mine")
+    deep = "c/1/2/3/4/5/6/7/8/9"
+    first = f"mkdir -p /tmp/d/{deep}; cd /tmp/d; ln -s {deep} b; ln -s b/../../../victim z; ln -s /etc/passwd a"
+    subject.say(handle, f"{first}; echo one > f; ln f g")
+    assert "d/a" in unpack(subject.backend.copy_out(handle, "/tmp/d"), str(out), "d")
+    assert (out / "d/a").readlink() == Path("/etc/passwd")
+    assert (out / "d/f").samefile(out / "d/g")
+    subject.say(handle, "cd /tmp/d; rm b z; ln -s c b; echo pwned > z")
+    unpack(subject.backend.copy_out(handle, "/tmp/d"), str(out), "d")
+    assert victim.read_text() == "mine"
+    assert (out / "d/z").read_text() == "pwned\n"
+    unpack(subject.backend.copy_out(handle, "/tmp/d/f"), str(out / "other"))
+    assert (out / "other").read_text() == "one\n"
+
+
+def test_absolute_links_go_in_and_come_out(subject: Subject, tmp_path: Path) -> None:
+    subject.needs("shell")
+    handle = subject.start("sleep", "1000")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to("/usr/bin/env")
+    (folder / "file").write_text("x")
+    subject.backend.copy_in(handle, pack(str(folder)), "/tmp")
+    assert subject.say(handle, "readlink /tmp/folder/link; cat /tmp/folder/file") == "/usr/bin/env\nx"
+    subject.backend.copy_in(handle, pack(str(folder)), "/tmp")  # once more, over itself
+
+
+def test_an_exec_whose_client_hangs_up_ends(subject: Subject) -> None:
+    subject.needs("shell")
+    handle = subject.start("sleep", "1000")
+    session = subject.backend.exec(handle, Exec(command=("sh", "-c", "echo begun; exec sleep 4321")))
+    while not any(isinstance(piece, Output) for piece in session.receive(60)):
+        pass
+    session.close()
+    there = "n=0; for p in /proc/[0-9]*; do grep -q 4321 $p/cmdline 2>/dev/null && n=$((n+1)); done; echo $n"
+    for _ in range(200):
+        if subject.say(handle, there.replace("4321", "432[1]")).strip() == "0":
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
 
 
 def test_a_missing_file_is_not_found(subject: Subject) -> None:

@@ -34,11 +34,14 @@ Attribute = bool | int | str | Version
 
 
 class ExternalUse(msgspec.Struct, frozen=True):
-    """A process that uses the card and that dibs did not start."""
+    """A process that uses the card and that dibs did not start. Without a pid: one that is not to be told about."""
 
     pid: int
     user: str
     command: str
+
+    def __str__(self) -> str:
+        return f"{self.command} (pid {self.pid}, {self.user})" if self.pid else self.command
 
 
 class Health(msgspec.Struct, frozen=True):

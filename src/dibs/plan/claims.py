@@ -117,7 +117,7 @@ def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Alloca
         if device.id in reasons:
             continue
         if device.used_by and not request.allow_busy:
-            uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by[:3])
+            uses = ", ".join(map(str, device.used_by[:3]))
             reasons[device.id] = f"used outside dibs by {uses}"
         elif device.id in blocked:
             reasons[device.id] = blocked[device.id]

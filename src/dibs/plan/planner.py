@@ -231,7 +231,7 @@ def _read_state(
             )
         )
     elif device.used_by and not request.allow_busy:
-        uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by[:3])
+        uses = ", ".join(map(str, device.used_by[:3]))
         say(Verdict(device.id, Fate.EXTERNAL, f"used outside dibs by {uses}"))
     elif device.id in blocked:
         say(Verdict(device.id, Fate.QUEUED, blocked[device.id]))

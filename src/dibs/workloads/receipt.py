@@ -359,5 +359,5 @@ def _device(device: Device, share: Share | None) -> ReceiptDevice:
         nodes=nodes,
         memory=device.memory,
         share={name: human_bytes(amount // 10**9) for name, amount in share.consumed.items()} if share else {},
-        used_outside=tuple(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by),
+        used_outside=tuple(map(str, device.used_by)),
     )

@@ -81,7 +81,7 @@ def prepare(
             problems.append(Problem("MOUNT_INVALID", "mounts", mount.source, "there is no such file or folder", remedy))
     for device in plan.devices:
         if device.used_by:
-            uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
+            uses = ", ".join(map(str, device.used_by))
             notes.append(f"{device.id} is also used outside dibs: {uses}")
     for name in plan.shares:
         notes.append(f"{name} is shared: what each may take is booked, but the driver does not enforce it")

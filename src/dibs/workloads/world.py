@@ -214,7 +214,7 @@ def world_of(
     whole, shares = _leased(ledger, who, simulated=inventory.simulated)
     names = {holder.lease_id: holder for holder in whole.values()}
     return World(
-        inventory=inventory,
+        inventory=veiled_inventory(inventory, who),
         holders={unit: names.get(holder.lease_id, _veiled(holder, who)) for unit, holder in ledger.holders().items()},
         ahead=tuple(request_of(ticket.request) for ticket in in_front(ledger.tickets(), ahead, held_back)),
         now=time.time(),
@@ -224,6 +224,17 @@ def world_of(
         node=node_name(),
         classes=_classes(home),
     )
+
+
+def veiled_inventory(inventory: Inventory, who: Identity) -> Inventory:
+    """A tenant is told that a card is used outside of dibs, and not by whom: names and pids of the host are not its."""
+    if who.sees_all or not any(device.used_by for device in inventory.devices):
+        return inventory
+    outside = (ExternalUse(0, "", "something outside of dibs"),)
+    devices = tuple(
+        msgspec.structs.replace(device, used_by=outside) if device.used_by else device for device in inventory.devices
+    )
+    return msgspec.structs.replace(inventory, devices=devices)
 
 
 def _veiled(holder: Holder, who: Identity) -> Holder:
@@ -287,7 +298,7 @@ def _state_of(device: Device, world: World, cut: Mapping[str, Holder]) -> Device
     if any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
         return DeviceState(device, "tainted", note=taints)
     if device.used_by:
-        uses = ", ".join(f"{use.command} (pid {use.pid}, {use.user})" for use in device.used_by)
+        uses = ", ".join(map(str, device.used_by))
         return DeviceState(device, "external", note=uses)
     if device.attachment is None:
         return DeviceState(device, "unusable", note=device.unattachable)

@@ -6,6 +6,7 @@ visible from here, else by a further command that looks for it inside.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal as signals
@@ -91,9 +92,16 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
     def resize(rows: int, columns: int) -> None:
         backend.resize(f"{path}/resize", rows, columns)
 
+    def closed(over: bool) -> None:
+        """Whoever asked has gone: the command is told as by a terminal that is closed, as on `local`."""
+        if not over:
+            with contextlib.suppress(DibsError):  # the sandbox is going, or cannot be entered
+                signal(signals.SIGHUP)
+
     if command.tty:
         _when_running(backend, path)  # or an early resize would be lost
-    return StreamSession(sock, Call(ended=ended, signal=signal, resize=resize), tty=command.tty, can_send=True)
+    call = Call(ended=ended, signal=signal, resize=resize, closed=closed)
+    return StreamSession(sock, call, tty=command.tty, can_send=True)
 
 
 def _when_running(backend: Conversations, path: str) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Files(Lives):
         return (0, 0) if self.facts().rootless else (uid, gid)
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
+        init = self._visible(handle)
+        looking.check_copied(init.pid if init is not None else 0, path)
         with self.asking(path, "path") as client:
             connection, response = client.stream("GET", container(handle) + "/archive" + query(path=path))
 

@@ -213,3 +213,25 @@ def check_folder(pid: int, path: str) -> None:
         return  # not for us to look at
     if not stat.S_ISDIR(info.st_mode):
         raise InvalidRequest("it is not a folder", field="path", value=path, code="PATH_UNSUITABLE")
+
+
+def check_copied(pid: int, path: str) -> None:
+    """Raise for what an engine leaves out without a word: it copies from the image's files, not from what is mounted.
+
+    `pid` 0: the container cannot be looked into, and only the path itself is known.
+    """
+    top = os.path.normpath("/" + path)
+    made_up = any(proc.below(top, folder) for folder in ("/proc", "/sys"))
+    if pid and not made_up:
+        try:
+            with within.opened(f"/proc/{pid}/root", path) as fd:
+                device = os.fstat(fd).st_dev
+            kernel = {os.stat(f"/proc/{pid}/root{folder}").st_dev for folder in ("/proc", "/sys")}
+            made_up = device in kernel - {os.stat(f"/proc/{pid}/root").st_dev}
+        except OSError:
+            return  # the engine says what is wrong
+    if made_up:
+        raise InvalidRequest(
+            "it is made up by the kernel while it is read: read it with a command", field="path", value=path,
+            code="COPY_FAILED", remedy=f"run `cat {path}` in the sandbox",
+        )  # fmt: skip

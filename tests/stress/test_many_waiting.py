@@ -87,10 +87,11 @@ def test_very_many_wait_and_each_is_served_in_turn_or_told_in_time(tmp_path: Pat
     served = [number for number, (code, _) in ends.items() if code == 0]
     late = [number for number, (code, errors) in ends.items() if code == 90 and "WAIT_TIMEOUT" in errors]
     waited = times_in_queue(home)
+    queued = sum(map(len, waited.values()))
+    overtime = max(waited["late"], default=SHORT) - SHORT
     print(
-        f"{WAITERS} waiters: {len(served)} served, {len(late)} timed out in {took:.0f} s; {sum(map(len, waited.values()))} had to queue, "
-        f"overtaken by {overtaken(home)} places at most; told {max(waited['late'], default=SHORT) - SHORT:.1f} s late at "
-        f"most; {largest} kB each"
+        f"{WAITERS} at once, {queued} had to queue: {len(served)} served, {len(late)} timed out in {took:.0f} s;"
+        f" overtaken by {overtaken(home)} places at most; told {overtime:.1f} s late at most; {largest} kB each"
     )
     assert {number: end for number, end in ends.items() if number not in served and number not in late} == {}
     assert set(late) <= {number for number in children if number % IMPATIENT == 0}, "only the impatient give up"

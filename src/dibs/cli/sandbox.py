@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dibs.ledger.rows import Lease, SandboxRow
     from dibs.workloads.service import Workloads
 
+_MOST_LISTED = 100  # of those that have ended; there may be very many
 _MOST_TOLD = 10  # links, before they are only counted
 _COLOURS = {"running": "green", "paused": "yellow", "creating": "yellow", "stopping": "yellow", "failed": "red"}
 
@@ -71,22 +72,25 @@ def create(command: tuple[str, ...], output: str, **values: Any) -> None:
 @sandbox.command()
 @output_option()
 @click.option("-a", "--all", "everything", is_flag=True, help="Also those that have ended.")
-def ls(output: str, everything: bool) -> None:
-    """List the sandboxes.
+@click.option("--limit", type=click.IntRange(min=0), help="At most so many; 0: no limit.  [default: 100 with --all]")
+def ls(output: str, everything: bool, limit: int | None) -> None:
+    """List the sandboxes, newest first.
 
     \b
-    Example:
-      dibs sandbox ls --all
+    Examples:
+      dibs sandbox ls
+      dibs sandbox ls --all --limit 20
     """
     from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
 
     with open_service() as service:
-        rows = service.sandboxes(all=everything)
-        leases = service.leases(all=everything)
+        rows, leases, total = service.recent(
+            (_MOST_LISTED if everything else 0) if limit is None else limit, all=everything
+        )
     held = {lease.sandbox_id: lease for lease in leases}
     if output in ("json", "yaml"):
-        show_data({"sandboxes": [_data(row, held.get(row.id)) for row in rows]}, output)
+        show_data({"sandboxes": [_data(row, held.get(row.id)) for row in rows], "total": total}, output)
         return
     if not rows:
         click.echo("no sandboxes" if everything else "no live sandboxes; --all shows ended ones")
@@ -102,6 +106,8 @@ def ls(output: str, everything: bool) -> None:
         lines.append(line + ([row.id, row.backend] if output == "wide" else []))
     headers = ["NAME", "STATE", "GPUS", "USER", "AGE", "UNTIL", "END", *(["ID", "BACKEND"] if output == "wide" else [])]
     show(table(headers, lines, right=frozenset({"AGE", "UNTIL"})))
+    if len(rows) < total:
+        say(f"dibs: {total - len(rows)} older ones are not shown; --limit 0 shows all")
 
 
 def until(row: SandboxRow, now: float) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dibs.ledger.database import Database
 
 
+KEEP_EVENTS = 50_000  # the newest ones; a sandbox makes about eight
+
+
 def new_id(prefix: str) -> str:
     """Short enough to type, long enough not to meet: 48 random bits."""
     return f"{prefix}-{os.urandom(6).hex()}"
@@ -73,6 +76,12 @@ class Books:
             " VALUES (:at, :kind, :sandbox, :lease, :detail, (SELECT tenant FROM sandboxes WHERE id = :sandbox))",
             at=time.time(), kind=kind, sandbox=sandbox_id, lease=lease_id, detail=detail,
         )  # fmt: skip
+
+    def _forget_events(self) -> None:
+        """Drop the oldest events beyond those that are kept. Without any it is one look into an index."""
+        self._db.execute(
+            "DELETE FROM events WHERE seq <= (SELECT COALESCE(max(seq), 0) FROM events) - :keep", keep=KEEP_EVENTS
+        )
 
     def events(
         self, *, sandbox_id: str | None = None, after: int = 0, limit: int = 1000, tenant: str | None = None

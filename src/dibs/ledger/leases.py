@@ -69,6 +69,10 @@ class Leases(Books):
         )  # fmt: skip
         return int(rows[0]["n"])
 
+    def leases_of(self, sandboxes: Sequence[str]) -> list[Lease]:
+        """All leases of a few sandboxes, also those that are free again."""
+        return [lease for one in sandboxes for lease in self.leases(sandbox_id=SandboxId(one), live_only=False)]
+
     def leases(self, *, sandbox_id: SandboxId | None = None, live_only: bool = True) -> list[Lease]:
         where = "l.host = :host"
         where += " AND l.sandbox_id = :sandbox" if sandbox_id else ""

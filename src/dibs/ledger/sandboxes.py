@@ -160,6 +160,7 @@ class Sandboxes(Leases, Tickets):
         self._free(sandbox_id, now)
         self._leave_queue(sandbox_id, reason)
         self.note(f"sandbox.{state}", sandbox_id=sandbox_id, detail=reason)
+        self._forget_events()
         return True
 
     def forget(self, sandbox_id: SandboxId) -> None:

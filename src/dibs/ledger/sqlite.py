@@ -35,7 +35,7 @@ class SqliteDatabase:
         self._home = home
         self.on_replaced: Callable[[], None] | None = None
         self._turn = _TURNS.setdefault(str(self.path), _thread.allocate_lock())
-        self._processes = Turns(self.path.parent)
+        self._processes = Turns(self.path)
         self._open()
 
     def _open(self) -> None:

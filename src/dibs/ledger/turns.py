@@ -1,9 +1,9 @@
-"""Turns: the processes that want to write to one SQLite ledger, one after the other, in the order in which they came.
+"""Turns: the processes that want to write to one SQLite ledger, one after the other.
 
-`sqlite` takes a turn before each write transaction. It is a kernel lock (flock) on the state folder: those who wait for
-it sleep, are served in their order, and the lock of a process that is killed is free at once. It is only about order:
-what is exclusive stays SQLite's business, so where the folder cannot be locked (some network file systems) it goes on
-without.
+`sqlite` takes a turn before each write transaction. It is a kernel lock (flock) on the state folder: those that wait
+for it sleep, and the lock of a process that is killed is free at once. However many there are, nobody gives up while
+the others get on: the time limit is for a writer that hangs. It is only about who goes next: what is exclusive stays
+SQLite's business, so where the folder cannot be locked (some network file systems) it goes on without.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _CANNOT = (errno.ENOLCK, errno.EBADF, errno.EINVAL, errno.EOPNOTSUPP)
 class Turns:
     """One process's way to the lock of a folder. Not for sharing between threads."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, ledger: Path) -> None:
+        self._folder = ledger.parent
+        self._journal = f"{ledger}-wal"  # every commit changes it
         self._fd = -1
         self._taken = False
 
     def take(self, patience: float) -> bool:
-        """Wait for our turn; False if it did not come in so many seconds."""
+        """Wait for our turn; False if nobody has written anything for so many seconds."""
         if self._fd < 0:
             try:
                 self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -59,15 +60,24 @@ class Turns:
                     done.set()
 
         threading.Thread(target=wait, name="dibs-turn", daemon=True).start()
-        until = time.monotonic() + patience
+        until, seen = time.monotonic() + patience, self._written()
         try:
-            while not done.wait(max(0.0, until - time.monotonic())) and time.monotonic() < until:
-                pass
+            while not done.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() < until:
+                if (now := self._written()) != seen:
+                    until, seen = time.monotonic() + patience, now
         finally:
             with given_up:
                 if not done.is_set():
                     late, self._fd = True, -1  # the descriptor is the thread's now
         return not late
+
+    def _written(self) -> tuple[int, int]:
+        """Changes whenever somebody has written to the ledger."""
+        try:
+            found = os.stat(self._journal)
+        except OSError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_size
 
     def give(self) -> None:
         if self._taken:

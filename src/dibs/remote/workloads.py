@@ -84,6 +84,18 @@ class RemoteWorkloads:
             page += 1
         return [sandbox_row(one) for one in reversed(found)]  # a gateway tells the newest first
 
+    def recent(self, limit: int, *, all: bool = False) -> tuple[list[SandboxRow], list[Lease], int]:  # noqa: A002
+        """The newest sandboxes, newest first (0: every one of them), their leases, and how many there are in all."""
+        found: list[ws.Sandbox] = []
+        page, size = 1, min(limit, _PAGE) or _PAGE
+        while True:
+            answer = self._line.ask(ws.SandboxPage, "GET", "/sandboxes", all=all, page=page, page_size=size)
+            found += answer.sandboxes
+            if len(answer.sandboxes) < size or 0 < limit <= len(found):
+                break
+            page += 1
+        return [sandbox_row(one) for one in found[: limit or None]], self.leases(all=all), answer.total
+
     def sandbox(self, reference: str) -> SandboxRow:
         return sandbox_row(self._line.ask(ws.Sandbox, "GET", self._path(reference)))
 

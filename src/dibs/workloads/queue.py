@@ -24,6 +24,7 @@ from dibs.process import ProcessName, absent, boot_id, boottime
 from dibs.request.model import Request
 
 _REQUEST = msgspec.json.Decoder(Request)
+_CHECKED = 64  # how many tickets are checked at a time
 _STRAY = 60.0  # seconds after which a doorbell without a ticket belongs to nobody
 
 
@@ -78,15 +79,24 @@ def void(ticket: Ticket, boot: str, now: float) -> str:
 
 
 def drop_void(ledger: Ledger) -> None:
-    """Give the places back that nobody will come back for, and clear away what is left of them."""
+    """Give the places back that nobody will come back for, and clear away what is left of them.
+
+    In a long queue the first ones are checked, and some of the others: it is done at every start, by very many at once
+    if very many wait, so each is checked often enough.
+    """
     now, boot = boottime(), boot_id()
     tickets = ledger.tickets()
-    gone = {ticket.id: why for ticket in tickets if (why := void(ticket, boot, now))}
+    checked = tickets
+    if len(tickets) > _CHECKED:
+        start = int.from_bytes(os.urandom(4)) % len(tickets)
+        checked = [*tickets[: _CHECKED // 2], *tickets[start : start + _CHECKED // 2]]
+    gone = {ticket.id: why for ticket in checked if (why := void(ticket, boot, now))}
     if gone:
         with ledger.writing():
             for ticket, why in gone.items():
                 ledger.dequeue(ticket, why)
-    _clear_away(ledger, {ticket.id for ticket in tickets if ticket.id not in gone})
+    if checked is tickets:
+        _clear_away(ledger, {ticket.id for ticket in tickets if ticket.id not in gone})
 
 
 def _clear_away(ledger: Ledger, waiting: set[str]) -> None:

@@ -21,7 +21,7 @@ from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket, decoded
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
-from dibs.plan.planner import Refusal
+from dibs.plan.planner import DevicePlan, Refusal
 from dibs.process import absent, myself
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation, Order, ledger_away, withdraw
@@ -132,6 +132,14 @@ class Workloads:
 
     def sandboxes(self, *, all: bool = False) -> list[SandboxRow]:  # noqa: A002
         return self.ledger.sandboxes(live_only=not all, tenant=self._tenant)
+
+    def recent(self, limit: int, *, all: bool = False) -> tuple[list[SandboxRow], list[Lease], int]:  # noqa: A002
+        """The newest sandboxes, newest first (0: every one of them), their leases, and how many there are in all."""
+        most = limit if limit > 0 else -1
+        rows, total = self.ledger.page(tenant=self._tenant, live_only=not all, limit=most)
+        if limit > 0:
+            return rows, self.ledger.leases_of([row.id for row in rows]), total
+        return rows, self.leases(all=all), total
 
     def page(
         self, *, states: Sequence[str] = (), labels: Mapping[str, str] | None = None, offset: int = 0, limit: int = 100
@@ -245,6 +253,7 @@ class Workloads:
         """Book what is ordered, now or when it is the waiter's turn; or raise with every reason."""
         spec = order.spec
         inventory, looked = self.inventory(), time.monotonic()
+        waits = spec.wait_seconds is not None and spec.resources.wants_devices
         fresh, compared = True, False
         with waiter as waiting:
             while True:
@@ -252,23 +261,30 @@ class Workloads:
                     if fresh:
                         order.backend.acquaint(spec.image)
                         check_image(self.ledger, order.backend, self.identity, spec.image)
-                    with self.ledger.writing():
-                        waiting.accept()
+                    waiting.accept()
+                    decision: DevicePlan | Refusal | None = None
+                    if waits:  # most who wait are not served at a look: they do not stand in the way of who writes
                         decision = creation.decide(order, inventory, waiting.ticket, waits=waiting.ticket is not None)
-                        if fresh and not isinstance(decision, Refusal):
-                            prepared = creation.prepare(order, decision, inventory)
-                            creation.enter(order, state="creating", simulated=prepared.simulated)
-                            creation.lease(prepared)
-                            waiting.served()
-                            return prepared
-                        if isinstance(decision, Refusal) and decision.waitable and spec.wait_seconds is not None:
-                            waiting.queue(creation, inventory)
+                    if fresh and not isinstance(decision, Refusal):
+                        with self.ledger.writing():
+                            waiting.accept()
+                            decision = creation.decide(
+                                order, inventory, waiting.ticket, waits=waiting.ticket is not None
+                            )
+                            if not isinstance(decision, Refusal):
+                                prepared = creation.prepare(order, decision, inventory)
+                                creation.enter(order, state="creating", simulated=prepared.simulated)
+                                creation.lease(prepared)
+                                waiting.served()
+                                return prepared
+                    if waits and isinstance(decision, Refusal) and decision.waitable:
+                        waiting.queue(creation, inventory)
                 except BackendUnavailable as error:
                     if error.code == "LEDGER_INCOMPLETE" and not compared:
                         compared = True
                         reconcile(self.ledger, self.registry)
                         continue
-                    if spec.wait_seconds is None or not spec.resources.wants_devices or ledger_away(error):
+                    if not waits or ledger_away(error):
                         raise
                     waiting.outlast(error)
                     inventory, looked, fresh = self.inventory(), time.monotonic(), True

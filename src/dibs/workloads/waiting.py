@@ -84,9 +84,9 @@ class Waiting:
         self._waits_for = ""
         self._place, self._length = 1, 1
         self._first = False  # whether we look after the queue
-        self._to_ring: list[str] = []
         self._called: list[Ticket] = []  # those who must answer until we look again
         self._breath = _BREATH[0]
+        self._again = False  # whether to look once more before the first sleep
 
     def __enter__(self) -> Waiting:
         return self
@@ -100,7 +100,7 @@ class Waiting:
             if self._bell is not None:
                 self._bell.close()
 
-    # -- in the transaction of a look -------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------------------------------
 
     def accept(self) -> None:
         """We are there, and have a right to be served: the time is not over, and nobody has removed the ticket."""
@@ -115,8 +115,6 @@ class Waiting:
                 "the place in the queue was removed", field="wait", value=ticket, code="TICKET_REMOVED",
                 remedy="ask again; `dibs queue` shows who waits",
             )  # fmt: skip
-        if found.called_at is not None:
-            self._ledger.answer(self.ticket)
 
     def served(self) -> None:
         """The devices are booked; in the same transaction the ticket goes."""
@@ -124,25 +122,42 @@ class Waiting:
             self._ledger.dequeue(self.ticket, "served")
             self.ticket = None
 
+    # -- after a look that found nothing ----------------------------------------------------------------------------
+
     def queue(self, creation: Creation, inventory: Inventory) -> None:
-        """Not served now: take a place in the queue if we have none, and call those who can be served."""
-        joined = self.ticket is None
-        if joined:
-            self._join()
+        """Not served now: take a place in the queue if we have none; else answer, and call those that can be served.
+
+        Very many may come at once, and all of them write: what is to be written is found out before.
+        """
+        if self.ticket is None:
+            with self._ledger.writing():
+                ticket = self._join()
+            self._place, self._length = self._ledger.place(ticket)
+            self._first = self._place == 1
+            self._again = self._place <= _FRONT  # something may have been freed before we were in the queue
+            return
         tickets = self._ledger.tickets()
-        self._length = len(tickets)
-        self._place = next((place for place, one in enumerate(tickets, 1) if one.id == self.ticket), self._length)
+        mine = next((place for place, one in enumerate(tickets) if one.id == self.ticket), None)
+        if mine is None:
+            self.accept()  # says that it was removed
+            return
+        self._place, self._length = mine + 1, len(tickets)
         self._first = first_processes(tickets)[:1] == [self.ticket]
         servable = [one for one in creation.next_in_queue(self._who, inventory) if one.id != self.ticket]
         before = in_front(tickets, self.ticket)
         # Whoever is second sees to it that the first is there, whether it can be served or not.
-        first = before if len(before) == 1 and not joined else []
+        first = before if len(before) == 1 else []
         self._called = [*servable, *(one for one in first if one.id not in {known.id for known in servable})]
         fresh = [one for one in self._called if one.called_at is None]
-        self._ledger.call([one.id for one in fresh])
-        self._to_ring = [one.wake for one in fresh if one.wake]
+        if fresh or tickets[mine].called_at is not None:
+            with self._ledger.writing():
+                self._ledger.answer(self.ticket)
+                self._ledger.call([one.id for one in fresh])
+        for one in fresh:
+            if one.wake:
+                ring(one.wake)
 
-    def _join(self) -> None:
+    def _join(self) -> str:
         ticket = new_id("tk")
         home = self._ledger.home
         try:
@@ -157,6 +172,7 @@ class Waiting:
             myself(), self._who.uid, self._who.name, encode(self._spec.resources).encode(), tenant=self._who.tenant,
             wait_seconds=max(0.0, self._deadline - boottime()), ticket=ticket, wake=str(self._bell.path),
         )  # fmt: skip
+        return self.ticket
 
     # -- between two looks ------------------------------------------------------------------------------------------
 
@@ -166,9 +182,10 @@ class Waiting:
         True if the devices themselves are to be looked at again, not only the ledger.
         """
         assert self._bell is not None
-        for wake in self._to_ring:
-            ring(wake)
         self._waits_for = refusal.waits_for
+        if self._again:
+            self._again = False
+            return False
         watched, unwatched = self._holders() if self._first else ([], False)
         outside = self._first and any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
         ask = self._limit if not self._first else _ASK if outside or unwatched else _COMPARE

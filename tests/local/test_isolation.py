@@ -378,6 +378,37 @@ def test_a_sandbox_has_a_session_keyring_of_its_own(bench: Bench) -> None:
     assert inside != ours
 
 
+FULL = """
+import ctypes, sys
+from dibs.backends.local import keyring
+libc = ctypes.CDLL(None)
+libc.syscall(int(sys.argv[3]), 1, None)  # as at a login; without a session the kernel grants one beyond the quota
+if sys.argv[1] == "left":
+    keyring.join_own()
+number = 0
+while libc.syscall(int(sys.argv[2]), b"keyring", b"k%d" % number, None, 0, -2) > 0:  # the process's own keyring
+    number += 1
+try:
+    keyring.join_own()
+    print("stays", number > 0)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.root
+def test_a_user_with_too_many_keys_is_told_and_a_fork_server_goes_on() -> None:
+    machine = os.uname().machine
+    add_key = {"x86_64": "248", "aarch64": "217"}[machine]
+    for how, words in (("fresh", "kernel.keys.maxkeys"), ("left", "stays True")):
+        done = subprocess.run(
+            [sys.executable, "-c", FULL, how, add_key, str(keyring.KEYCTL[machine])],
+            user=54321, group=54321, extra_groups=[], text=True,
+            capture_output=True, check=True, cwd="/",
+        )  # fmt: skip
+        assert words in done.stdout, done
+
+
 # --- what fails before the command
 
 

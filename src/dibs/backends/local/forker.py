@@ -20,13 +20,14 @@ import sys
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from dibs.backends import archive, packing, unpacking
-    from dibs.backends.local import enter, keeper, seccomp, shim
+    from dibs.backends.local import enter, keeper, keyring, seccomp, shim
     from dibs.backends.local.kernel import close_inherited
     from dibs.backends.local.wire import encode, frame
 else:
     import archive
     import enter
     import keeper
+    import keyring
     import packing
     import seccomp
     import shim
@@ -97,6 +98,7 @@ def main() -> None:
     archive.prepare()
     packing.prepare()
     seccomp.program()
+    keyring.join_own()
     line = _socket.socket(fileno=3)
     os.set_inheritable(3, False)
     poller = select.poll()

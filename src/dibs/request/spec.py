@@ -361,6 +361,12 @@ class _Reader:
 
     def labels(self) -> dict[str, str]:
         value = self.values.get("labels", {})
+        own = sorted(name for name in value if str(name).startswith("dibs.")) if isinstance(value, Mapping) else []
+        for name in own:
+            reason = "names that begin with dibs. are kept for dibs itself"
+            self.refuse("LABELS_INVALID", "labels", name, reason, f"choose another name, such as {name[5:] or 'mine'}")
+        if own:
+            return {}
         if isinstance(value, Mapping) and all(
             isinstance(k, str) and isinstance(v, str) and k.isprintable() and v.isprintable() and 0 < len(k) < 64
             for k, v in value.items()

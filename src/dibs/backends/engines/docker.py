@@ -132,7 +132,8 @@ class DockerBackend(EngineBackend):
             host["GroupAdd"] = [str(group) for group in devices.groups]
         body: dict[str, Any] = {
             "Image": form.image,
-            "Env": [f"{name}={value}" for name, value in workload.env.items()],
+            # One without a value is taken out of the image's.
+            "Env": [*(f"{name}={value}" for name, value in workload.env.items()), *rendering.unwanted(form)],
             **({"WorkingDir": workload.workdir} if workload.workdir else {}),
             "Labels": form.labels,
             "Tty": workload.tty,

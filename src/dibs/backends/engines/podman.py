@@ -122,7 +122,10 @@ class PodmanBackend(EngineBackend):
             body["user"] = workload.user
         if workload.shm_bytes is not None:
             body["shm_size"] = workload.shm_bytes
+        if unwanted := rendering.unwanted(form):
+            body["unsetenv"] = unwanted
         if workload.read_only:
+            body["image_volume_mode"] = "ignore"  # or they could be written to
             body["read_only_filesystem"] = True
             body["read_write_tmpfs"] = True  # or not even /dev/shm could be written to
         mounts = [*devices.mounts, *workload.mounts]

@@ -65,7 +65,7 @@ def form(
     image = _image(engine, workload, facts, find_image, image_id, problems, notes)
     wished = tuple(workload.wishes.get("cdi_devices", ()))
     devices = passing.decide(workload.devices, facts, workload.env, wished)
-    problems += devices.problems
+    problems += [*devices.problems, *_volumes(engine, workload, image, devices)]
     entrypoint = workload.entrypoint
     if entrypoint is None and image is not None:
         entrypoint = image.entrypoint
@@ -219,6 +219,27 @@ def _labels(workload: Workload, home: Home) -> dict[str, str]:
     }
 
 
+def unwanted(made: Form) -> list[str]:
+    """Variables of the image that would speak for dibs: they are taken out."""
+    lines = made.known.env if made.known is not None else ()
+    names = {line.partition("=")[0] for line in lines}
+    return sorted(name for name in names - set(made.workload.env) if name.startswith("DIBS_"))
+
+
+def _volumes(engine: str, workload: Workload, image: images.Image | None, devices: passing.Passing) -> list[Problem]:
+    """Docker makes a volume wherever the image wants one, and lets it be written to; Podman can be told not to."""
+    if engine != "docker" or not workload.read_only or image is None:
+        return []
+    taken = {os.path.normpath(one.target) for one in (*devices.mounts, *workload.mounts)}
+    return [
+        Problem(
+            "FIELD_NOT_SUPPORTED", "read_only", path, "the image has a volume there, and docker lets it be written to",
+            f"mount a folder there (--mount FOLDER:{path}), leave read_only out, or use podman",
+        )
+        for path in sorted({os.path.normpath(one) for one in image.volumes} - taken)
+    ]  # fmt: skip
+
+
 def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
     """What the engine will be told, without the values of the environment, and what must then be seen."""
     workload = made.workload
@@ -235,6 +256,7 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
         limits["shm_bytes"] = workload.shm_bytes
     image = made.known
     own = dict(line.partition("=")[::2] for line in image.env) if image is not None else {}
+    own = {name: value for name, value in own.items() if name not in unwanted(made)}
     must, may = _mounted(engine, made)
     expected = Expectation(
         nodes=tuple(sorted(made.devices.expected)),

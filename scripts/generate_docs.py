@@ -336,7 +336,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "TOKEN_MISSING": ("80", "a request came without a token (401)"),
     "TOKEN_REVOKED": ("80", "the token was revoked (401)"),
     "TOKEN_UNKNOWN": ("80", "the token is not one of this ledger, or cannot be one (401)"),
-    "TOO_MANY_CONNECTIONS": ("80", "the gateway has as many connections as it may (503)"),
+    "TOO_MANY_CONNECTIONS": ("80", "the gateway has as many connections as it may, and none is silent (503)"),
+    "TOO_MANY_STREAMS": ("80", "the tenant has as many copies and followed logs as it may (429)"),
     "UPLOAD_BROKEN": ("86", "an upload was broken off by its sender"),
 }
 

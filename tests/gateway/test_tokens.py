@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,3 +215,27 @@ def test_the_secret_of_a_sandbox_goes_with_the_token_that_it_was_given_to(served
         f"tok-000000000000.{secret.rpartition('.')[2]}",
     ):
         assert served.ask("GET", ping, token=None, headers={name: forged}).status == 401
+
+
+def test_the_streams_of_one_tenant_leave_room_for_the_others(served: RunningGateway) -> None:
+    """Followed logs wait in threads; whoever follows as many as there are must not keep others from stopping theirs."""
+    greedy, other = (served.make_token(f"stream-{name}", "--tenant", f"stream-{name}") for name in ("greedy", "other"))
+    box, theirs = made(served, greedy), made(served, other)
+    follow = f"/api/v1/sandboxes/{box}/logs?follow=true"
+    head = f"GET {follow} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {greedy}\r\n\r\n".encode()
+    held = []
+    try:
+        refused = b""
+        for _ in range(140):
+            one = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+            held.append(one)
+            one.sendall(head)
+            refused = one.recv(200)
+            if b" 200 " not in refused:
+                break
+        assert b" 429 " in refused, refused
+        assert served.ask("GET", f"/api/v1/sandboxes/{theirs}/files?path=/etc/hostname", token=other).status == 200
+        assert served.ask("DELETE", f"/api/v1/sandboxes/{theirs}?grace=0s", token=other).status == 200
+    finally:
+        for one in held:
+            one.close()

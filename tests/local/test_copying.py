@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from tests.local.bench import Bench, to_the_end
 
+from dibs.backends.local import entering
 from dibs.backends.port import Handle
-from dibs.errors import Conflict, InvalidRequest, NotFound
+from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound
 
 
 @pytest.fixture
@@ -176,4 +177,31 @@ def test_a_reader_that_stops_early_leaves_nothing_behind(bench: Bench, handle: H
     pieces = bench.backend.copy_out(handle, "/usr/bin")
     next(pieces)
     pieces.close()  # type: ignore[attr-defined]
+    assert say(bench, handle, "echo fine") == "fine\n"
+
+
+def test_a_copy_that_the_sandbox_stops_is_given_up(
+    bench: Bench, handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The helper is a process of the sandbox, and anybody in there may stop it: no thread waits for it for ever."""
+    monkeypatch.setattr(entering, "SILENCE", 2.0)
+    say(bench, handle, "head -c 50000000 /dev/zero > /tmp/in/big")
+    pieces = bench.backend.copy_out(handle, "/tmp/in/big")
+    next(pieces)
+    bench.backend.pause(handle)
+    with pytest.raises(BackendUnavailable, match="did nothing"):
+        list(pieces)
+    bench.backend.resume(handle)
+
+    def endless() -> Iterator[bytes]:
+        info = entry("big")
+        info.size = 1 << 30
+        yield info.tobuf()
+        bench.backend.pause(handle)
+        while True:
+            yield b"x" * 65536
+
+    with pytest.raises(BackendUnavailable, match="did nothing"):
+        bench.backend.copy_in(handle, endless(), "/tmp/in")
+    bench.backend.resume(handle)
     assert say(bench, handle, "echo fine") == "fine\n"

@@ -11,17 +11,20 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dibs.errors import BackendUnavailable
+from dibs.gateway.problems import Refused
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
 T = TypeVar("T")
 P = ParamSpec("P")
 _LONG_THREADS = 128  # stops, copies and followed logs at once; the next ones wait for a place
+_MOST_OF_A_TENANT = _LONG_THREADS // 4  # copies and followed logs of one tenant at once; the next ones are refused
 _AHEAD = 8  # pieces that a stream may be ahead of its reader
 
 
@@ -36,6 +39,7 @@ class Pool:
         self._long = ThreadPoolExecutor(_LONG_THREADS, "dibs-long")
         self.long_running = 0
         self._streams: set[_Stream[Any]] = set()
+        self._places: Counter[str] = Counter()  # long threads that a tenant's streams have now
         self._closed = False
         self._asked = 0  # short calls that were begun, and that have ended: of the loop's thread alone
         self._answered = 0
@@ -107,6 +111,23 @@ class Pool:
 
     def _one_less(self, _: object) -> None:
         self.long_running -= 1
+
+    @contextlib.contextmanager
+    def place(self, who: Identity) -> Iterator[None]:
+        """Around a stream: one tenant cannot have all the threads that others need to stop theirs."""
+        if who.sees_all:
+            yield
+            return
+        if self._places[who.tenant] >= _MOST_OF_A_TENANT:
+            raise Refused(
+                429, "TOO_MANY_STREAMS", f"the tenant has {_MOST_OF_A_TENANT} copies and followed logs already",
+                remedy="end some of them, and try again", headers={"Retry-After": "5"},
+            )  # fmt: skip
+        self._places[who.tenant] += 1
+        try:
+            yield
+        finally:
+            self._places[who.tenant] -= 1
 
     @contextlib.asynccontextmanager
     async def stream(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -23,6 +24,8 @@ from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
 from dibs.process import ProcessName
 
+SILENCE = 300.0  # seconds that a copy may stand still: nobody waits for ever for what a sandbox can stop
+PIPE = 4096  # bytes that a pipe takes at once whenever it takes any
 CONNECT_TIMEOUT = 5.0  # a loopback answers at once, or its listener has no room for one more
 
 
@@ -94,7 +97,8 @@ def copy_in(helpers: Helpers, handle: Handle, archive: Iterator[bytes], path: st
             for piece in archive:
                 view = memoryview(piece)
                 while view:
-                    view = view[os.write(writing, view) :]
+                    _await(writing, select.POLLOUT)
+                    view = view[os.write(writing, view[:PIPE]) :]
         except BrokenPipeError:
             pass  # it refused the rest: the answer says why
         finally:
@@ -200,8 +204,26 @@ def _inside(handle: Handle, path: str) -> str:
     return os.path.join(observe.environment(living_init(handle)).get("PWD", "/"), path)
 
 
+def _await(fd: int, event: int) -> None:
+    """Wait for the helper, which is a process of the sandbox: what is in there may stop it."""
+    poller = select.poll()
+    poller.register(fd, event)
+    if not poller.poll(SILENCE * 1000):
+        raise _silent()
+
+
+def _silent() -> BackendUnavailable:
+    return BackendUnavailable(
+        f"the sandbox did nothing for {SILENCE:g} seconds while files were copied", field="sandbox",
+        code="ENTER_FAILED", remedy="look whether it is paused",
+    )  # fmt: skip
+
+
 def _copy_answer(connection: Connection, path: str) -> None:
-    one = connection.next(None)
+    try:
+        one = connection.next(SILENCE)
+    except TimeoutError:
+        raise _silent() from None
     if one is not None and one[0] in (b"A", b"X"):
         return
     fields = dict(decode(one[1])) if one is not None else {}
@@ -218,7 +240,11 @@ def _copy_answer(connection: Connection, path: str) -> None:
 def _stream(reading: int, connection: Connection, path: str) -> Iterator[bytes]:
     try:
         with os.fdopen(reading, "rb", buffering=0) as pipe:
-            while piece := pipe.read(65536):
+            while True:
+                _await(reading, select.POLLIN)
+                piece = pipe.read(65536)
+                if not piece:
+                    break
                 yield piece
         _copy_answer(connection, path)
     finally:

@@ -60,6 +60,8 @@ async def logs(request: Ask) -> Stream:
     gateway = gateway_of(request)
     # Asked once before the answer begins, so that what is wrong is an error and not a broken stream.
     sandbox_id = await gateway.pool.call_as(who, _check_logs, ref)
+    with gateway.pool.place(who):
+        pass
     return Stream(_log_lines(gateway, who, sandbox_id, asked.follow), media_type=NDJSON)
 
 
@@ -92,12 +94,13 @@ async def _log_lines(gateway: Gateway, who: Identity, sandbox_id: str, follow: b
         await gateway.changes.wait(5.0)
     if row.handle is None:
         return
-    async with gateway.pool.stream(_records, who, sandbox_id, follow) as records:
-        async for record in records:
-            if gateway.stopping:
-                return
-            if record.data:
-                yield _ENCODER.encode(LogLine(record.at, record.stream, record.data)) + b"\n"
+    with gateway.pool.place(who):
+        async with gateway.pool.stream(_records, who, sandbox_id, follow) as records:
+            async for record in records:
+                if gateway.stopping:
+                    return
+                if record.data:
+                    yield _ENCODER.encode(LogLine(record.at, record.stream, record.data)) + b"\n"
     if follow:
         # Whoever reads to the end and asks next must be told that it has ended.
         await gateway.pool.call_long(lambda w: w.seen_by(who).settle(sandbox_id))
@@ -128,9 +131,10 @@ async def _chunks(gateway: Gateway, who: Identity, ref: str, path: str) -> Any:
     def read(workloads: Workloads) -> Iterator[bytes]:
         return workloads.seen_by(who).copy_out(ref, path)
 
-    async with gateway.pool.stream(read) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    with gateway.pool.place(who):
+        async with gateway.pool.stream(read) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 @put(ROOT + "/{ref:str}/files", status_code=204)
@@ -143,7 +147,9 @@ async def upload(request: Ask) -> None:
     def write(workloads: Workloads, archive: Iterator[bytes]) -> None:
         workloads.seen_by(who).copy_in(ref, archive, path)
 
-    await gateway_of(request).pool.feed(body_of(request), write)
+    pool = gateway_of(request).pool
+    with pool.place(who):
+        await pool.feed(body_of(request), write)
 
 
 async def body_of(request: Ask) -> AsyncIterator[bytes]:

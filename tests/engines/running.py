@@ -135,7 +135,7 @@ class Engine:
                 "exec-opts": ["native.cgroupdriver=cgroupfs"],
                 "containerd": f"/run/{folder.name}-containerd/containerd.sock",
                 "bridge": "none",
-                "iptables": False,
+                "iptables": True,  # in a network namespace of its own; they keep its networks apart
                 "ip6tables": False,
             }
             (folder / "daemon.json").write_text(json.dumps(config))

@@ -157,6 +157,20 @@ def groups(lines: Mapping[str, str]) -> str:
     return ",".join(sorted(lines.get("Groups", "").split(), key=int)) or "none"
 
 
+def members(pid: int) -> list[int]:
+    """Every process in the pid namespace of one, itself included. OSError if it is gone."""
+    own = os.stat(f"/proc/{pid}/ns/pid").st_ino
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == own:
+                    found.append(int(name))
+            except OSError:
+                continue  # gone, or not ours to look at
+    return found
+
+
 def connected(pid: int | str) -> bool:
     """Whether its network leads anywhere: it has a default route. OSError if it cannot be read."""
     with open(f"/proc/{pid}/net/route") as file:

@@ -99,16 +99,16 @@ def holders(inode: int) -> list[int]:
     return found
 
 
-def owned(port: int, processes: Iterable[int]) -> bool:
+def owned(port: int, processes: Iterable[int], pid: str | int = "self") -> bool:
     """Whether all who listen at a port of the host's loopback are among these processes. OSError if it is not known.
 
     On the host's network a port may be anybody's, the gateway's own included. With nobody there it is False.
     """
-    found = {row.inode for row in listeners(port)}
+    found = {row.inode for row in listeners(port, pid)}
     mine: set[int] = set()
-    for pid in processes:
+    for process in processes:
         try:
-            mine |= held_by(pid)
+            mine |= held_by(process)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
     return bool(found) and found <= mine

@@ -18,7 +18,7 @@ def settle(spec: SandboxSpec, backend: Backend, *, gateway: bool) -> tuple[Netwo
     """The network that it gets on a backend, and what there is to say about it."""
     if spec.network:
         return spec.network, ""
-    if not gateway or backend.name in ("docker", "podman"):
+    if not gateway:
         return "host", ""
     able = backend.can_network("private")
     if able.ok:

@@ -16,7 +16,7 @@ from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import Lives, not_running
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, Handle, Phase, Session, Status
-from dibs.errors import BackendUnavailable, InvalidRequest, Unsupported
+from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.http import query
 
 if TYPE_CHECKING:
@@ -94,8 +94,22 @@ class Conversations(Lives):
         except (OSError, BackendUnavailable):
             return  # not visible from here, or just ending: the engine says the same later
 
+    def _must_listen(self, init: int, port: int) -> None:
+        """On the host's network a port is reached only if the container itself listens there."""
+        from dibs.backends import sockets
+
+        try:
+            if sockets.owned(port, proc.members(init), init):
+                return
+        except OSError as error:
+            raise proc.unreadable("who listens on the port", error, "run dibs as root") from error
+        raise NotFound("nothing listens there", field="port", value=str(port))
+
     def connect(self, handle: Handle, port: int) -> socket.socket:
         init = self._visible(handle)
+        shared = handle.data.get("network") == "host"
+        if shared and init is not None:
+            self._must_listen(init.pid, port)
         if init is not None and os.geteuid() == 0:
             return connecting.connect(init.pid, port)
         status = self.status(handle)
@@ -104,8 +118,13 @@ class Conversations(Lives):
         document = self.ask(handle, "GET", container(handle) + "/json")
         networks = (document.get("NetworkSettings") or {}).get("Networks") or {}
         address = next((one["IPAddress"] for one in networks.values() if one and one.get("IPAddress")), "")
-        if not address and handle.data.get("network") == "host":
-            address = "127.0.0.1"
+        if shared and init is not None:
+            address = address or "127.0.0.1"
+        elif shared:
+            raise Unsupported(
+                "the container's process is not visible from here, so its ports cannot be told from others",
+                field="port", value=str(port), remedy="run dibs on the host of the engine, as root",
+            )  # fmt: skip
         if not address:
             raise Unsupported(
                 "the sandbox has no network that can be reached from here", field="port", value=str(port),

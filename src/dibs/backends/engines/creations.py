@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dibs.backends.engines import errors, images, rendering
+from dibs.backends.engines import errors, images, networks, rendering
 from dibs.backends.engines.client import Client, EngineError, Unreachable
 from dibs.backends.engines.endings import Endings
 from dibs.backends.engines.engine import container_name
@@ -112,7 +112,12 @@ class Creations(Endings):
         try:
             order = self.finalise(workload, realisation).order
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            container = self._make_only(client, workload, folder, order["body"])
+            if workload.network == "private":
+                with networks.lock(self._home, alone=False):
+                    networks.ensure(self.name, client, self._home, workload.tenant)
+                    container = self._make_only(client, workload, folder, order["body"])
+            else:
+                container = self._make_only(client, workload, folder, order["body"])
         except (DibsError, OSError, EngineError, Unreachable, TimeoutError) as error:
             if made:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends.engines import rendering
+from dibs.backends.engines import networks, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.early import Watcher, places
@@ -92,7 +92,7 @@ class DockerBackend(EngineBackend):
         workload, devices = form.workload, form.devices
         limits = workload.limits
         host: dict[str, Any] = {
-            "NetworkMode": workload.network,
+            "NetworkMode": form.network,
             "Init": form.init,
             "LogConfig": {
                 "Type": rendering.LOG_TYPE["docker"],
@@ -143,6 +143,9 @@ class DockerBackend(EngineBackend):
             "StopTimeout": int(-(-workload.grace_seconds // 1)),
             "HostConfig": host,
         }
+        if workload.publish:
+            host["PortBindings"] = networks.ports(workload.publish)
+            body["ExposedPorts"] = {port: {} for port in host["PortBindings"]}
         if workload.workdir:
             body["WorkingDir"] = workload.workdir
         if workload.command:

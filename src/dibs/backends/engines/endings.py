@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dibs.backends.engines import absence, errors, keeping, states
+from dibs.backends.engines import absence, errors, keeping, networks, states
 from dibs.backends.engines.client import Client
 from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.lives import Lives, not_running
@@ -81,7 +81,13 @@ class Endings(Lives):
                 f"the sandbox is {status.phase}", value=handle.sandbox_id, code="STILL_RUNNING", remedy="stop it first"
             )
         self._remove(handle)
+        self._sweep_networks(handle)
         _forget(Path(handle.folder))
+
+    def _sweep_networks(self, handle: Handle) -> None:
+        """What is left of its network goes with the last container on it; if not now, then with the next one."""
+        with self.asking(handle.sandbox_id, "sandbox") as client:
+            networks.sweep(client, self._home)
 
     def _end_past_engine(self, handle: Handle, status: Status, grace: float) -> None:
         """End what its engine does not end: it has forgotten that it runs, cannot be asked, or fails to remove it.
@@ -106,6 +112,7 @@ class Endings(Lives):
 
     def discard(self, handle: Handle) -> None:
         self._discard(handle)
+        self._sweep_networks(handle)
         _forget(Path(handle.folder))
 
     def _discard(self, handle: Handle) -> None:

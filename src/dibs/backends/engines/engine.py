@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from dibs.backends.engines import errors
+from dibs.backends.engines import errors, networks
 from dibs.backends.engines.client import QUESTION, Client, EngineError, Unreachable
 from dibs.backends.engines.facts import Facts
 from dibs.backends.engines.finding import Found, find
@@ -167,7 +167,10 @@ class Engine:
     def can_network(self, network: Network) -> Capability:
         if network != "private":
             return Capability(True)
-        return Capability(False, "private networks of engines are not offered yet", "ask for host or none")
+        try:
+            return networks.capability(self.name, self.facts())
+        except DibsError as error:
+            return Capability(False, error.problems[0].reason, error.problems[0].remedy)
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         try:

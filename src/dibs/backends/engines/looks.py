@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dibs.backends import proc, within
-from dibs.backends.engines import keeping, looking, recording, views
+from dibs.backends.engines import keeping, looking, networks, recording, views
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import own_task
 from dibs.backends.engines.lives import Lives
@@ -144,6 +144,7 @@ def _with_report(seen: Observation | None, handle: Handle, document: dict[str, A
         "workdir": os.path.normpath(document["Config"].get("WorkingDir") or "/"),
         "options": recording.options(document, sent, podman=podman),
         "image": str(document.get("Image") or "").removeprefix("sha256:"),
+        **networks.told(document),
     }
     if not podman:  # Docker tells its init apart from the command
         reported["init"] = "yes" if document["HostConfig"].get("Init") else "no"
@@ -158,7 +159,7 @@ def _with_report(seen: Observation | None, handle: Handle, document: dict[str, A
 
 
 PARTS = ("nodes", "env", "mounts", "limits", "isolation")
-REPORTED = ("command", "init", "options", "image", "workdir")
+REPORTED = ("command", "init", "options", "image", "workdir", "network", "published")
 UNREPORTED = ("user", "groups", "capabilities", "kernel_files", "read_only", "seccomp")
 
 

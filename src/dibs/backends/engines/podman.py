@@ -106,12 +106,19 @@ class PodmanBackend(EngineBackend):
             "terminal": workload.tty,
             "stdin": workload.interactive or workload.tty,
             "init": form.init,
-            "netns": {"nsmode": workload.network},
+            "netns": {"nsmode": "bridge" if workload.network == "private" else workload.network},
             "httpproxy": False,
             "stop_timeout": int(-(-workload.grace_seconds // 1)),
             "resource_limits": resources,
             "log_configuration": {"driver": rendering.LOG_TYPE["podman"], "size": 2 * rendering.LOG_BYTES},
         }
+        if workload.network == "private":
+            body["networks"] = {form.network: {}}
+        if workload.publish:
+            body["portmappings"] = [
+                {"host_ip": one.address, "host_port": one.host_port, "container_port": one.port, "protocol": "tcp"}
+                for one in workload.publish
+            ]
         if workload.workdir:
             body |= {"work_dir": workload.workdir, "create_working_dir": True}
         if workload.command:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.backends import mounts as tables
-from dibs.backends.engines import images, passing, states
+from dibs.backends.engines import images, networks, passing, states
 from dibs.backends.engines.facts import Facts, own_task
 from dibs.backends.port import Capability, Expectation, LogRecord, MountFact, Realisation, Workload
 from dibs.errors import InvalidRequest, Problem, Unsupported
@@ -47,6 +47,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     labels: dict[str, str]
     home: str
+    network: str  # host, none, or the name of the tenant's own
     notes: tuple[str, ...] = ()
 
 
@@ -93,6 +94,7 @@ def form(
         facts=facts,
         labels=_labels(workload, home),
         home=str(home.state),
+        network=networks.name_of(home, workload.tenant) if workload.network == "private" else workload.network,
         notes=(*notes, *devices.notes),
     )
 
@@ -215,6 +217,7 @@ def _labels(workload: Workload, home: Home) -> dict[str, str]:
         "dibs.sandbox": workload.id,
         "dibs.name": workload.name,
         "dibs.home": str(home.state),
+        **({networks.NETWORK: networks.name_of(home, workload.tenant)} if workload.network == "private" else {}),
         "dibs.devices": ",".join(str(device.id) for device in workload.devices),
     }
 
@@ -277,6 +280,8 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
             "kernel_files": "read-only",
             "read_only": "yes" if workload.read_only else "no",
             "options": "as sent",
+            "network": f"private, through {made.network}" if workload.network == "private" else workload.network,
+            **({"published": ", ".join(sorted(map(str, workload.publish)))} if workload.publish else {}),
             "image": image.id.removeprefix("sha256:") if image is not None else "not here yet",
             **({"seccomp": "filter"} if made.facts.seccomp else {}),
         },
@@ -340,7 +345,8 @@ def handle_data(made: Form) -> dict[str, str]:
     """What later verbs need to know without asking the engine, but for the container's id and the engine's address."""
     workload = made.workload
     sent: dict[str, Any] = {
-        "NetworkMode": workload.network,
+        "NetworkMode": "bridge" if made.engine == "podman" and workload.network == "private" else made.network,
+        "PortBindings": networks.ports(workload.publish),
         "GroupAdd": [str(group) for group in made.devices.groups],
         "LogConfig": LOG_TYPE[made.engine],
         "Tty": workload.tty,

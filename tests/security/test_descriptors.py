@@ -15,6 +15,7 @@ CLEAN = {"backends/local/enter.py"}
 # The shim and what it forks: the same. A child of `cgroups` runs no program.
 FORKS = {
     "backends/local/cgroups.py",
+    "backends/local/uplink.py",
     "backends/local/enter.py", "backends/local/forker.py", "backends/local/shim.py", "backends/local/userns.py",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from tests.ledger.books import book, device, sandbox
 from dibs.errors import Busy, Conflict, DibsError, NotFound, StateError
 from dibs.home import Home
 from dibs.ledger.database import Duplicate
+from dibs.ledger.rows import LeasedDevice, Share
 from dibs.ledger.store import Ledger
 from dibs.process import myself
 
@@ -137,3 +138,51 @@ def test_errors_know_what_the_caller_can_do() -> None:
     assert Busy("x").retryable
     assert not StateError("x").retryable
     assert isinstance(Busy("x"), DibsError)
+
+
+def shared(name: str, share: str, **consumed: int) -> LeasedDevice:
+    return LeasedDevice(name, units=(name,), share=Share(share, consumed))
+
+
+def test_shares_go_together_and_exclude_the_whole_device(home: Home) -> None:
+    with Ledger(home) as ledger:
+        first = book(ledger, shared("gpu-0", "s1", memory=5, cores=2))
+        book(ledger, shared("gpu-0", "s2"))
+        assert ledger.shares_of("gpu-0", simulated=False) == 2
+        assert ledger.shares_of("gpu-1", simulated=False) == 0
+        rows = ledger._db.rows("SELECT share_id, capacity, amount FROM lease_shares ORDER BY share_id, capacity")
+        assert [tuple(row.values() if isinstance(row, dict) else row) for row in rows] == [
+            ("s1", "cores", "2"), ("s1", "memory", "5"), ("s2", "", "0"),
+        ]  # fmt: skip
+        with pytest.raises(Busy, match="parts of the device are held by others"):
+            book(ledger, device("gpu-0"))
+        ledger.end(first.id, "exited", exit=None, reason="")
+        assert ledger.shares_of("gpu-0", simulated=False) == 1
+
+
+def test_a_whole_device_excludes_shares_of_it(home: Home) -> None:
+    with Ledger(home) as ledger:
+        book(ledger, device("gpu-0"))
+        with pytest.raises(Busy, match="held whole"):
+            book(ledger, shared("gpu-0", "s1", memory=5))
+
+
+def test_what_was_booked_is_told_as_it_is_kept(home: Home) -> None:
+    with Ledger(home) as ledger, ledger.writing():
+        row = sandbox()
+        ledger.add_sandbox(row)
+        lease = ledger.reserve(row.id, (device("gpu-0"),))
+        kept = ledger.leases(sandbox_id=row.id)[0]
+        assert (lease.id, lease.state, lease.devices) == (kept.id, "reserved", kept.devices)
+
+
+def test_only_the_newest_events_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.ledger.books.KEEP_EVENTS", 5)
+    with Ledger(home) as ledger:
+        for number in range(20):
+            row = book(ledger, device(f"gpu-{number}"))
+            ledger.end(row.id, "exited", exit=None, reason="")
+        events = ledger.events()
+        assert len(events) == 5
+        assert events[-1].sandbox_id == row.id
+        assert ledger.leases() == []

@@ -120,9 +120,12 @@ class Pool:
             return
         if self._places[who.tenant] >= _MOST_OF_A_TENANT:
             raise Refused(
-                429, "TOO_MANY_STREAMS", f"the tenant has {_MOST_OF_A_TENANT} copies and followed logs already",
-                remedy="end some of them, and try again", headers={"Retry-After": "5"},
-            )  # fmt: skip
+                429,
+                code="TOO_MANY_STREAMS",
+                reason=f"the tenant has {_MOST_OF_A_TENANT} copies and followed logs already",
+                remedy="end some of them, and try again",
+                headers={"Retry-After": "5"},
+            )
         self._places[who.tenant] += 1
         try:
             yield

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from dibs.backends.port import Exit, Output, Session
+from dibs.cli.stdin import Stdin
 from dibs.errors import Conflict
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -34,24 +35,30 @@ def converse(
 ) -> Exit:
     """Until the process has ended. `kill` is called at the third Ctrl-C, `take` with each piece of output."""
     take = take or write
-    source = _stdin_fd() if stdin else None
+    fd = _stdin_fd() if stdin else None
+    source = Stdin(fd, session) if fd is not None else None
     patience = _Patience()
     with _forwarding(session, kill), _raw_mode(tty):
         if tty:
             _resize(session)
         if source is None:
             _pass_on(session, b"")
+        ended = source is None
         while True:
-            waiting = [session.fileno()] if source is None else [session.fileno(), source]
+            waiting = [session.fileno()]
+            if source is not None and not ended and source.waiting:
+                waiting.append(source.fd)
             ready, _, _ = select.select(waiting, [], [])
-            if source is not None and source in ready:
-                data = os.read(source, 65536)
+            if source is not None and source.fd in ready:
+                data = source.read()
                 if tty and patience.lost(data):
                     kill()
-                source = source if _pass_on(session, data) else None
+                ended = not _pass_on(session, data)
             if session.fileno() in ready:
                 for item in session.receive(0):
                     if isinstance(item, Exit):
+                        if source is not None:
+                            source.give_back()
                         return item
                     take(item)
 

@@ -51,6 +51,12 @@ class AsyncSession:
             self._fd = -1
         self._direct = self._fd >= 0 and stat.S_ISSOCK(os.fstat(self._fd).st_mode)
 
+    @property
+    def taken(self) -> int | None:
+        """How much of its input the command has read, where the backend can tell."""
+        found: int | None = getattr(self._session, "taken", None)
+        return found
+
     async def next(self, timeout: float | None = None) -> list[Output | Exit]:
         """What has come, waiting for it for at most `timeout` seconds; empty if nothing came in time."""
         until = None if timeout is None else self._loop.time() + timeout

@@ -217,6 +217,7 @@ class RemoteSession:
         self._line = line
         self._interactive = interactive
         self._exit: Exit | None = None
+        self.taken: int | None = None  # how much of its input the command has read; known at its end, if at all
         self._closed = False
         self._busy = False
         self._late: list[bytes] = []  # what a signal handler wanted to say in the middle of another message
@@ -290,6 +291,7 @@ class RemoteSession:
         if kind == CONTROL:
             words = read_control(rest)
             if "exit" in words:
+                self.taken = words.get("taken")
                 return msgspec.convert(words["exit"], Exit)
             if "error" in words:
                 raise refusal_of(words["error"])

@@ -293,6 +293,7 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
     privileged = one.get("privileged") == "1"
     user = user_of(one)
+    descriptors = keeper.own_descriptors()
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"], as_owner=privileged)
     sys.meta_path.clear()
     bundle = own_bundle(one["config"]) if "config" in one else -1
@@ -322,6 +323,7 @@ def run(sock: _socket.socket, spec: Fields) -> None:
         os.close(fd)
     entered = Entered()
     entered.interactive = True
+    entered.descriptors = descriptors
     entered.adopt(pid, stdin, outputs, master)
     client = entered.add(sock)
     client.mode = "attach"

@@ -31,6 +31,7 @@ PIECE = 65536
 BEHIND = 1 << 20
 STALLED = 10.0
 PIPE_ROOM = 1 << 16  # what the kernel keeps in a pipe or a terminal, at most, if nobody has asked for more
+FIONREAD, F_SETPIPE_SZ = 0x541B, 1031
 TICK = 30.0  # the longest sleep while a deadline is set: poll's clock stands still while the machine is suspended
 
 
@@ -64,6 +65,10 @@ class Keeper:
         self.stdin = -1
         self.pending_input = bytearray()
         self.input_ended = False
+        self.fed = 0  # bytes of input that were put into the command's pipe
+        self.taken = 0  # of these, how many it had read when the pipe was last empty
+        self.descriptors = -1  # /proc/self/fd, opened while this /proc was the host's
+        self.leftover = -1  # the pipe of an input that has ended, to see what of it was read
         self.outputs: dict[int, int] = {}  # descriptor -> stream number
         self.master = -1
         self.status: int | None = None
@@ -217,17 +222,19 @@ class Keeper:
         self.pending_input += data
         try:
             while self.pending_input:
-                del self.pending_input[: os.write(self.stdin, memoryview(self.pending_input)[:PIECE])]
+                written = os.write(self.stdin, memoryview(self.pending_input)[:PIECE])
+                del self.pending_input[:written]
+                self.fed += written
         except BlockingIOError:
             pass
         except OSError:  # the command closed its end
-            self.pending_input.clear()
-            self.close_input()
+            self.refuse_input()
             return
         if self.input_ended and not self.pending_input:
             self.close_input()
         elif self.stdin != self.master:
-            self.poller.register(self.stdin, POLLOUT if self.pending_input else 0)
+            # The pipe holds one page, so it takes more only when the command has read everything.
+            self.poller.register(self.stdin, POLLOUT if self.pending_input or self.taken < self.fed else 0)
         if self.master >= 0:
             self.arm()
         for client in self.clients.values():
@@ -252,8 +259,36 @@ class Keeper:
             self.poller.unregister(self.stdin)
         except KeyError:
             pass
+        try:
+            if self.descriptors < 0:
+                self.descriptors = own_descriptors()
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            self.leftover = os.open(str(self.stdin), flags, dir_fd=self.descriptors)
+        except OSError:
+            self.leftover = -1  # then nobody is told what was left unread
         os.close(self.stdin)
         self.stdin = -1
+
+    def refuse_input(self) -> None:
+        """Nobody reads it any more."""
+        self.pending_input.clear()
+        self.close_input()
+
+    def tell_taken(self) -> None:
+        """The command has read all of its input so far."""
+        self.taken = self.fed
+        for client in list(self.clients.values()):
+            if client.mode == "attach":
+                self.send(client, b"C", encode([("taken", str(self.taken))]))
+
+    def read_by_command(self) -> int | None:
+        """How much of its input the command has read; None if that is not known (a terminal, or no input at all)."""
+        pipe = self.leftover if self.leftover >= 0 else self.stdin
+        if pipe < 0 or pipe == self.master:
+            return None
+        import fcntl
+
+        return self.fed - int.from_bytes(fcntl.ioctl(pipe, FIONREAD, bytes(4)), sys.byteorder)
 
     def emit(self, stream: int, data: bytes) -> None:
         if self.early is not None and stream == 2:
@@ -361,10 +396,11 @@ class Keeper:
                     self.read_output(fd)
             elif fd == self.stdin:
                 if events & POLLOUT:
+                    if not self.pending_input:
+                        self.tell_taken()
                     self.feed(b"")
                 else:  # the reader is gone
-                    self.pending_input.clear()
-                    self.close_input()
+                    self.refuse_input()
             else:
                 self.other(fd)
 
@@ -394,6 +430,9 @@ class Keeper:
 
     def finish_clients(self, fields: Fields) -> None:
         """Give everybody the rest and the exit status, waiting for slow readers as long as they read."""
+        taken = self.read_by_command()
+        if taken is not None:
+            fields = [*fields, ("taken", str(taken))]
         for client in list(self.clients.values()):
             if client.mode in ("attach", "wait"):
                 self.send(client, b"X", encode(fields))
@@ -413,6 +452,10 @@ class Keeper:
                     self.flush(self.clients[fd])
 
 
+def own_descriptors() -> int:
+    return os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def set_size(fd: int, rows: int, columns: int) -> None:
     import fcntl
     import termios
@@ -423,12 +466,15 @@ def set_size(fd: int, rows: int, columns: int) -> None:
 
 def streams(tty: bool, interactive: bool) -> tuple[tuple[int, int, int], int, dict[int, int], int]:
     """The child's three descriptors, and ours: stdin, outputs by stream, terminal."""
+    import fcntl
+
     if tty:
         master, slave = os.openpty()
         set_size(master, 24, 80)
         return (slave, slave, slave), master, {master: 1}, master
     if interactive:
         in_child, in_ours = os.pipe()
+        fcntl.fcntl(in_ours, F_SETPIPE_SZ, 1)  # one page: see `feed`
     else:
         in_child, in_ours = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
     out_ours, out_child = os.pipe()

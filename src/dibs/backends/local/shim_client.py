@@ -139,6 +139,7 @@ class ShimSession:
         self._interactive = hello.get("interactive") == "1"
         self._exit: Exit | None = None
         self._closed = False
+        self.taken: int | None = 0  # bytes of input that the command has read; None: it ended, and that is not known
 
     def fileno(self) -> int:
         return self._connection.sock.fileno()
@@ -190,8 +191,12 @@ class ShimSession:
                 found.append(Output("stdout", one[1]))
             elif one[0] == b"2":
                 found.append(Output("stderr", one[1]))
+            elif one[0] == b"C":
+                self.taken = int(dict(decode(one[1]))["taken"])
             elif one[0] == b"X":
-                self._exit = exit_of(dict(decode(one[1])))
+                fields = dict(decode(one[1]))
+                self._exit = exit_of(fields)
+                self.taken = int(fields["taken"]) if "taken" in fields else None
             if one is not None:
                 size += len(one[1])
             wait = 0.0  # take what else is there, without waiting

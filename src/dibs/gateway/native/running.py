@@ -26,7 +26,7 @@ from dibs.errors import Conflict, DibsError, InvalidRequest
 from dibs.gateway.auth import require
 from dibs.gateway.native.common import NoQuery, gateway_of, query
 from dibs.gateway.native.sandboxes import WRITE, environment_of, within_ttl
-from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, answering, hear, next_frame, send
+from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, answering, hear, last_words, next_frame, send
 from dibs.gateway.native.views import one_sandbox
 from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
@@ -242,7 +242,7 @@ async def _speak(socket: Socket, gateway: Gateway, session: AsyncSession, sandbo
                 continue
             await session.close()
             await gateway.pool.call_long(lambda w: w.settle(sandbox_id))
-            await send(socket, CONTROL, msgspec.json.encode({"exit": _end(piece)}))
+            await send(socket, CONTROL, last_words(_end(piece), session))
             await socket.close(1000)
             return
 

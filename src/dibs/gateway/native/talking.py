@@ -6,7 +6,7 @@ Frames of a conversation are binary; the first byte says what the rest is:
     1   its output          2   its errors    from the gateway
     3   control, as JSON    {"signal": 15} {"resize": [rows, columns]} {"eof": true}     from the client
                             {"exec": {…}} first of all, if the query names no command
-                            {"exit": {…}} {"error": {…}}                                 from the gateway, last
+                            {"exit": {…}, "taken": n} {"error": {…}}                     from the gateway, last
 
 If the client hangs up, a process that was started for it is killed; one that it was attached to runs on.
 """
@@ -275,9 +275,17 @@ async def _speak(socket: Socket, session: AsyncSession) -> None:
                 await send(socket, _STREAMS[piece.stream], piece.data)
                 continue
             end = ws.Exit(piece.code, piece.reason, piece.signal, piece.detail, piece.at)
-            await send(socket, CONTROL, msgspec.json.encode({"exit": end}))
+            await send(socket, CONTROL, last_words(end, session))
             await socket.close(1000)
             return
+
+
+def last_words(end: ws.Exit, session: AsyncSession) -> bytes:
+    """How it ended and, where that is known, how much of its input it had read."""
+    words: dict[str, Any] = {"exit": end}
+    if session.taken is not None:
+        words["taken"] = session.taken
+    return msgspec.json.encode(words)
 
 
 async def send(socket: Socket, kind: int, data: bytes) -> None:

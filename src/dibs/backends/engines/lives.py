@@ -23,6 +23,7 @@ from dibs.http import query
 from dibs.process import ProcessName, absent
 
 NOTICED = 2.0  # seconds in which an engine notices that a container has ended; arbitrary
+AWAY = frozenset(("ENGINE_NOT_RUNNING", "ENGINE_UNREACHABLE", "ENGINE_DENIED"))  # of an engine that says nothing
 SLICE = 5.0  # seconds of one wait for an end, before the state is looked at again
 
 
@@ -66,8 +67,7 @@ class Lives(Engine):
             if document is not None and found.phase is Phase.EXITED:
                 self._keep_ended(handle, document)
         except BackendUnavailable as error:
-            proved = keeping.gone(folder)
-            return Status(Phase.EXITED, _proved(proved)) if proved else Status(Phase.UNKNOWN, detail=str(error))
+            return self._untold(handle, error)
         if found.phase is Phase.HELD and keeping.init_of(folder) is None:
             return found  # it was never started
         if found.phase in (Phase.RUNNING, Phase.PAUSED):
@@ -80,6 +80,27 @@ class Lives(Engine):
         if found.phase is Phase.UNKNOWN and keeping.init_of(folder) is not None:
             return Status(Phase.EXITED, states.exit_of(state or {}, keeping.ending(folder)))  # its removal was cut off
         return found
+
+    def _untold(self, handle: Handle, error: BackendUnavailable) -> Status:
+        """While the engine is away nothing is known: it can say later how a container ended. One that answers, and
+        fails (its disk is full), may never: then it counts that the processes are gone."""
+        folder = Path(handle.folder)
+        deadline = time.monotonic() + NOTICED
+        while (proved := keeping.gone(folder)) is None:
+            started = keeping.init_of(folder) is not None
+            if error.code in AWAY or not started or absence.left(folder, handle.data.get("container", "")):
+                return Status(Phase.UNKNOWN, detail=str(error))
+            if time.monotonic() > deadline:
+                keeping.note_gone(folder, "lost")
+                continue
+            time.sleep(0.1)
+            try:
+                self._document(handle)
+            except BackendUnavailable as again:
+                error = again
+            else:
+                return self.status(handle)
+        return Status(Phase.EXITED, _proved(proved))
 
     def _keep_ended(self, handle: Handle, document: dict[str, Any]) -> None:
         """Take a restart policy away that was set by hand: the engine would start it again, without a lease."""
@@ -126,7 +147,9 @@ class Lives(Engine):
         try:
             listed = self.ask(None, "GET", "/containers/json" + query(all=True, filters=filters)) or []
         except BackendUnavailable as error:
-            return {handle.sandbox_id: Status(Phase.UNKNOWN, detail=str(error)) for handle in handles}
+            if error.code in AWAY:
+                return {handle.sandbox_id: Status(Phase.UNKNOWN, detail=str(error)) for handle in handles}
+            listed = []  # it answers and fails: each is looked at for itself, by its processes if need be
         seen = {str(one.get("Id", "")): str(one.get("State", "")).lower() for one in listed}
         found = {}
         for handle in handles:

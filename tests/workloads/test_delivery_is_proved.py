@@ -10,8 +10,9 @@ import pytest
 
 from dibs.backends.fake import FakeBackend
 from dibs.backends.local.backend import LocalBackend
-from dibs.backends.port import Expectation, Handle, MountFact, NodeFact, Observation
-from dibs.errors import DeliveryMismatch
+from dibs.backends.port import Expectation, Handle, MountFact, NodeFact, Observation, Realisation, Workload
+from dibs.errors import BackendUnavailable, DeliveryMismatch
+from dibs.process import absent
 from dibs.request import parse_spec
 from dibs.workloads.receipt import differences
 from dibs.workloads.service import Workloads
@@ -167,3 +168,25 @@ def test_what_was_seen_counts_even_if_the_command_has_ended_since(service: Workl
     assert [problem.field for problem in caught.value.problems] == ["env.LD_PRELOAD"]
     assert "had been started" in caught.value.problems[0].remedy
     assert service.receipt("hasty").verdict == "mismatch"
+
+
+class Mute(LocalBackend):
+    """The real backend, whose sandbox is made, and whose answer is lost."""
+
+    made: Handle | None = None
+
+    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
+        self.made = super().create(workload, realisation, folder)
+        raise BackendUnavailable("the sandbox's shim does not answer")
+
+
+def test_what_was_made_without_an_answer_is_gone_before_its_card_is_free(service: Workloads) -> None:
+    backend = service.registry._made["local", None] = Mute(service.home)
+    with pytest.raises(BackendUnavailable, match="does not answer"):
+        service.create(parse_spec({"gpu": 1, "name": "mute", "command": ["true"]}))
+    assert backend.made is not None
+    assert backend.made.init is not None
+    assert absent(backend.made.init)
+    assert not Path(backend.made.folder).exists()
+    assert service.leases() == []
+    assert not service.remove("mute", 0.0).live

@@ -311,7 +311,7 @@ class Creation:
             status = backend.status(handle)
             if status.phase not in (Phase.EXITED, Phase.ABSENT):
                 return  # not proved: the next reconciliation frees it
-        elif not backend.holds:
+        else:
             backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
         try:
             if handle is not None:

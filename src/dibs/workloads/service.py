@@ -479,7 +479,9 @@ class Workloads:
         row = self.stop(reference, grace_seconds)
         if row.live:
             raise Conflict("the sandbox does not end", field="sandbox", value=row.name, remedy="see `dibs doctor`")
-        self.backend_of(row).delete(handle_of(row))
+        backend = self.backend_of(row)
+        # Without a handle it was never finished: whatever may be left of it is found by its name.
+        (backend.discard if row.handle is None else backend.delete)(handle_of(row))
         return row
 
 

@@ -2,7 +2,8 @@
 
 A pid alone proves nothing: it is given to another process later. A process is named by host, boot, pid namespace, pid
 and start time. `ledger` stores that name for the owner of a lease and for its workload; `absent` answers whether the
-named process is provably gone. When it cannot be known (another host, another pid namespace), it is "not proven".
+named process is provably gone. When it cannot be known, it is "not proven": on another host, or in a pid namespace that
+is not below ours.
 
 The boot tells kernels apart. The host is only a name: containers of one kernel may show different ones, clones of a
 machine the same. That another boot of this host is over is made sure of by `ledger.kernels`, before anything is read.
@@ -15,6 +16,8 @@ import time
 from functools import lru_cache
 
 import msgspec
+
+_FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's fixed number of the pid namespace that it started with
 
 
 class ProcessName(msgspec.Struct, frozen=True):
@@ -119,7 +122,7 @@ def absent(process: ProcessName) -> bool:
     if process.boot != boot_id():
         return process.boot in ended_boots or process.host == host_id()
     if process.pid_namespace != pid_namespace():
-        return False
+        return _gone_from_below(process)
     started = start_time(process.pid)
     if started is None and not os.path.exists(f"/proc/{process.pid}"):
         # Where /proc hides other users' processes (hidepid), the kernel still knows whether there is one.
@@ -130,6 +133,38 @@ def absent(process: ProcessName) -> bool:
         except PermissionError:
             return False
     return started != process.started
+
+
+def _gone_from_below(process: ProcessName) -> bool:
+    """Whether a process of another pid namespace is proved gone. Only the first namespace sees those of all others."""
+    if pid_namespace() != _FIRST_NAMESPACE:
+        return False
+    try:
+        mine = os.readlink("/proc/self/ns/time")
+        start_time(1)
+        for name in os.listdir("/proc"):
+            if name.isdigit() and _may_be(int(name), process, mine):
+                return False
+    except (OSError, ValueError):
+        return False  # processes of others are hidden from us
+    return os.path.exists("/proc/1/stat")
+
+
+def _may_be(pid: int, process: ProcessName, clock: str) -> bool:
+    """Whether a process that we know as `pid` may be the named one. `clock`: our time namespace. Raises OSError."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            line = next((line for line in file if line.startswith(b"NSpid:")), b"")
+        inside = line.split()[1:]
+        if len(inside) < 2 or int(inside[-1]) != process.pid:
+            return False
+        if os.stat(f"/proc/{pid}/ns/pid").st_ino != process.pid_namespace:
+            return False
+        if os.readlink(f"/proc/{pid}/ns/time") != clock:
+            return True  # its clock has another beginning, so the times of its start cannot be compared
+        return start_time(pid) == process.started
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it ended while we looked
 
 
 def is_here(process: ProcessName) -> bool:

@@ -141,6 +141,24 @@ def test_a_waiter_that_was_killed_in_another_pid_namespace_leaves_the_queue(serv
 
 
 @needs_root
+@pytest.mark.skipif(os.stat("/proc/self/ns/pid").st_ino != 0xEFFFFFFC, reason="does not run in the first pid namespace")
+def test_a_holder_that_was_killed_in_another_pid_namespace_holds_nothing(service: Workloads, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "dibs", "run", "-q", "--no-tty", "--gpu", "8", "--", "sleep", "1000")
+    holder = subprocess.Popen([*NAMESPACED, *command], cwd=tmp_path / "work", stdin=subprocess.DEVNULL)
+
+    def held() -> list[str]:
+        with Workloads(service.home) as another:
+            return [row.state for row in another.sandboxes()]
+
+    try:
+        until(lambda: held() == ["running"], "it runs, and is not taken for gone")
+    finally:
+        holder.kill()
+        holder.wait()
+    until(lambda: held() == [], "its cards are free again")
+
+
+@needs_root
 def test_a_waiter_in_another_pid_namespace_keeps_its_place(service: Workloads, join: Join) -> None:
     service.create(parse_spec({"gpu": 8, "name": "holder"}))
     waiter = join("elsewhere", under=NAMESPACED)

@@ -321,6 +321,10 @@ class Backend(Protocol):
         sent, recorded and compared. That may take time."""
         ...
 
+    def outdated(self, realisation: Realisation) -> bool:
+        """Whether what it was rendered from has changed since, so that `finalise` would give another form."""
+        ...
+
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         """Make it ready and hold the command back. On failure nothing is left behind."""
         ...

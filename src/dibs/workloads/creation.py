@@ -37,6 +37,7 @@ from dibs.workloads.receipt import HIDDEN, differences, not_started, write_recei
 from dibs.workloads.rendering import Prepared, prepare
 from dibs.workloads.world import world_of
 
+_TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 1.0  # seconds in which a process that is ending has ended
 
 
@@ -231,17 +232,30 @@ class Creation:
         sandbox_id = order.sandbox_id
         handle: Handle | None = None
         session: Session | None = None
+        tries = _TRIES
         try:
-            # One form: it is sent, recorded, and compared with what is seen.
-            final = backend.finalise(workload, prepared.realisation)
-            prepared = msgspec.structs.replace(prepared, realisation=final)
-            handle = backend.create(workload, final, prepared.folder)
-            if not backend.holds:
-                with self._ledger.writing():
-                    self._ledger.record_handle(sandbox_id, encode(handle).encode())
-                session = backend.attach(handle) if workload.foreground else None
-                backend.start(handle)
-            receipt = self._prove(order, prepared, _look(backend, handle, final.expectation))
+            while True:
+                # One form: it is sent, recorded, and compared with what is seen.
+                final = backend.finalise(workload, prepared.realisation)
+                prepared = msgspec.structs.replace(prepared, realisation=final)
+                try:
+                    handle = backend.create(workload, final, prepared.folder)
+                    if not backend.holds:
+                        with self._ledger.writing():
+                            self._ledger.record_handle(sandbox_id, encode(handle).encode())
+                        session = backend.attach(handle) if workload.foreground else None
+                        backend.start(handle)
+                    receipt = self._prove(order, prepared, _look(backend, handle, final.expectation))
+                    break
+                except (BackendUnavailable, DeliveryMismatch):
+                    # The host may have changed under it, say by a mount: then it is made anew, while it is held back.
+                    tries -= 1
+                    if not (tries and backend.holds and backend.outdated(final)):
+                        raise
+                    if handle is not None:
+                        backend.stop(handle, 0.0)
+                        backend.delete(handle)
+                        handle = None
             with self._ledger.writing():
                 ttl = workload.ttl_seconds
                 self._ledger.attach(

@@ -77,6 +77,9 @@ class FakeBackend(FakeWorld):
     def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:  # noqa: ARG002
         return realisation  # nothing has to be fetched
 
+    def outdated(self, realisation: Realisation) -> bool:  # noqa: ARG002
+        return False
+
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         self._called("create", workload.id)
         with self.changed:

@@ -151,8 +151,14 @@ class LocalBackend:
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002  # nothing is in it yet
         return rendering.render(workload, self._home, self._bwrap, self._probes)
 
-    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:  # noqa: ARG002
-        return realisation  # nothing has to be fetched
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
+        """Nothing has to be fetched; but the host's root may have changed while the request waited."""
+        if self.outdated(realisation):
+            return rendering.render(workload, self._home, self._bwrap, self._probes)
+        return realisation
+
+    def outdated(self, realisation: Realisation) -> bool:
+        return rendering.host_has_changed(realisation.native.get("host"))
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         native = realisation.native

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     applied = edits.apply(workload.devices)
     hidden_folders = private.folders(home)
     host_root = workload.root == "host"
+    host: list[Any] = []  # what the layout of the host's root was made from
     # A root archive has not been unpacked yet when a name would have to be looked up in it.
     user, trouble = checking.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
     problems = [*checking.wrong(workload, hidden_folders), *checking.wrong_for_local(workload), *trouble]
@@ -40,6 +42,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     table = mounts.Table.of(_mountinfo())
     if host_root:
         layout = _host_layout(bwrap.path, probes)
+        host = [zlib.crc32(_known[bwrap.path][0].encode()), *([seen.path, *seen.state] for seen in layout.folders)]
         workdir = os.path.realpath(workload.workdir)
         binds = [] if workload.private else [Bind(workdir, workdir, writable=True)]
         root = "/"
@@ -88,6 +91,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         limits["shm_bytes"] = -(-workload.shm_bytes // cgroups.PAGE) * cgroups.PAGE  # whole pages
     native: dict[str, Any] = {
         "bwrap": bwrap.path,
+        "host": host,
         "version": bwrap.version,
         "args": args,
         "command": list(workload.command),
@@ -257,6 +261,16 @@ def _host_layout(bwrap: str, probes: Probes) -> Layout:
         layout = _look_at_host(bwrap, probes, rootfs.mount_points(text))
         _known[bwrap] = (text, layout)
     return layout.copy()
+
+
+def host_has_changed(host: list[Any] | None) -> bool:
+    """Whether a mount or a folder of the host's root has come or gone since a layout was made from it."""
+    if not host:
+        return False
+    mounted, *folders = host
+    if zlib.crc32(_mountinfo().encode()) != mounted:
+        return True
+    return not _unchanged(Layout(folders=[rootfs.Seen(path, tuple(state)) for path, *state in folders]))
 
 
 def _unchanged(layout: Layout) -> bool:

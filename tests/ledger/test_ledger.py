@@ -14,6 +14,7 @@ from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import LeasedDevice, Share
 from dibs.ledger.store import Ledger
 from dibs.process import myself
+from dibs.workloads.quotas import Holding, held_by
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -186,3 +187,26 @@ def test_only_the_newest_events_are_kept(home: Home, monkeypatch: pytest.MonkeyP
         assert len(events) == 5
         assert events[-1].sandbox_id == row.id
         assert ledger.leases() == []
+
+
+def test_bookings_that_do_not_agree_with_their_leases_are_an_error(home: Home) -> None:
+    with Ledger(home) as ledger:
+        book(ledger, device("gpu-0"))
+        with ledger.writing():
+            ledger._db.execute("UPDATE lease_units SET live = 0")
+    with Ledger(home) as ledger, pytest.raises(StateError, match="do not agree"):
+        book(ledger, device("gpu-1"))
+
+
+def test_a_tenant_without_sandboxes_holds_nothing(home: Home) -> None:
+    with Ledger(home) as ledger:
+        assert held_by(ledger, "acme") == Holding(0, 0, 0, 0)
+
+
+def test_a_page_has_only_what_has_all_labels(home: Home) -> None:
+    with Ledger(home) as ledger:
+        both = book(ledger, device("gpu-0"), labels={"team": "a", "kind": "x"})
+        book(ledger, device("gpu-1"), labels={"team": "a"})
+        rows, count = ledger.page(tenant=None, states=None, labels={"team": "a", "kind": "x"}, offset=0, limit=10)
+        assert ([row.id for row in rows], count) == ([both.id], 1)
+        assert ledger.page(tenant=None, states=None, labels={"team": "b"}, offset=0, limit=10) == ([], 0)

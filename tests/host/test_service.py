@@ -190,6 +190,7 @@ def test_a_user_who_may_not_use_the_service_is_told_how_he_could(service: Servic
         result = service.dibs(USER, "gpus")
         assert result.returncode == 91
         assert "usermod -aG dibs" in result.stderr
+        assert "DIBS_HOME" not in result.stderr
     finally:
         service.machine.socket.chmod(0o666)
 
@@ -214,3 +215,53 @@ def test_it_listens_on_its_socket_and_nowhere_else(service: Service) -> None:
     assert [line[9] for line in listening if line[3] == "0A" and f"socket:[{line[9]}]" in own] == []
     refused = service.dibs(0, "serve", "--host-service", "--listen", "127.0.0.1:0", "--check")
     assert "HOST_SERVICE_SOCKET_ONLY" in refused.stderr
+
+
+def test_an_ordinary_user_can_have_a_request_explained(service: Service) -> None:
+    result = service.dibs(USER, "explain", "--gpu", "1")
+    assert result.returncode == 0, result.stderr
+    named = service.dibs(USER, "explain", "--gpu", "1", "--backend", "docker", "-o", "json")
+    assert "ENGINE_NOT_FOR_USERS" in named.stdout
+
+
+def test_two_users_may_give_their_sandboxes_the_same_name(service: Service) -> None:
+    for uid in (USER, OTHER):
+        made = service.dibs(uid, "run", "-d", "--name", "train", "--", "sleep", "100")
+        assert made.returncode == 0, made.stderr
+    for uid in (USER, OTHER):
+        assert service.dibs(uid, "sandbox", "exec", "train", "id", "-u").stdout == f"{uid}\n"
+    again = service.dibs(USER, "run", "-d", "--name", "train", "--", "true")
+    assert "NAME_TAKEN" in again.stderr
+    unclear = service.dibs(0, "sandbox", "stop", "train")
+    assert "several sandboxes are meant" in unclear.stderr
+    assert service.dibs(USER, "sandbox", "rm", "--grace", "0s", "train").returncode == 0
+    assert service.dibs(OTHER, "sandbox", "exec", "train", "id", "-u").stdout == f"{OTHER}\n"
+
+
+def test_taints_and_the_simulated_world_are_for_administrators(service: Service) -> None:
+    for words in (("taint", "gpu-0", "maintenance=fan"), ("simulate", "8")):
+        refused = service.dibs(USER, "gpus", *words)
+        assert refused.returncode != 0
+        assert "ADMINISTRATOR_NEEDED" in refused.stderr
+        assert "sudo" in refused.stderr
+        assert "token" not in refused.stderr
+    assert service.dibs(0, "gpus", "taint", "gpu-0", "maintenance=fan").returncode == 0
+    assert service.dibs(0, "gpus", "untaint", "gpu-0").returncode == 0
+    try:
+        switched = service.dibs(0, "gpus", "simulate", "6", "--model", "H100")
+        assert switched.returncode == 0, switched.stderr
+        assert len(json.loads(service.dibs(USER, "gpus", "-o", "json").stdout)["devices"]) == 6
+    finally:
+        assert service.dibs(0, "gpus", "simulate", "4", "--model", "H100").returncode == 0
+
+
+def test_while_the_service_is_stopped_nobody_is_led_to_a_ledger_of_their_own(service: Service) -> None:
+    service.stop()
+    try:
+        result = service.dibs(USER, "gpus")
+        assert result.returncode != 0
+        assert "GATEWAY_UNREACHABLE" in result.stderr
+        assert "none" not in result.stderr
+        assert not (service.root / f"home-{USER}" / ".local").exists()
+    finally:
+        service.start()

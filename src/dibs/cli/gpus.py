@@ -14,6 +14,7 @@ from dibs.errors import Conflict, InvalidRequest
 if TYPE_CHECKING:
     from dibs.claims.selectors import Expression
     from dibs.devices.model import Inventory
+    from dibs.home import Home
     from dibs.workloads.service import Workloads
     from dibs.workloads.world import DeviceState
 
@@ -241,6 +242,26 @@ def _refuse_while_held(service: Workloads) -> None:
         )  # fmt: skip
 
 
+def _home_of_world() -> Home:
+    """Where the simulated world is switched: root's is the host service's, if there is one."""
+    from dibs.home import find_home
+    from dibs.remote.choose import host_service, refuse_remotely
+
+    if not host_service():
+        refuse_remotely("the simulated world")
+        return find_home()
+    import os
+
+    if os.geteuid() != 0:
+        raise Conflict(
+            "the simulated world of the host service is for all users of this host, and only root may switch it",
+            field="simulate", code="ADMINISTRATOR_NEEDED", remedy="ask an administrator: sudo dibs gpus simulate …",
+        )  # fmt: skip
+    from dibs.gateway.host import Machine
+
+    return Machine.this().home
+
+
 @gpus.command()
 @click.argument("world", metavar="N|MODEL:N,...|off")
 @click.option("--model", help="The model, as in H100. Default: H100.")
@@ -265,12 +286,9 @@ def simulate(
       dibs gpus simulate off
     """
     from dibs.devices import simulated
-    from dibs.home import find_home
-    from dibs.remote.choose import refuse_remotely
     from dibs.workloads.service import Workloads
 
-    refuse_remotely("the simulated world")
-    home = find_home()
+    home = _home_of_world()
     with Workloads(home) as service:
         _refuse_while_held(service)
     if world == "off":

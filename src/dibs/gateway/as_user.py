@@ -88,7 +88,7 @@ class HostRegistry(Registry):
             raise Unsupported(
                 "a container engine would run it as root, and the host service runs everything as its users",
                 field="backend", value=name, code="ENGINE_NOT_FOR_USERS",
-                remedy="take --backend local; for containers use an engine of your own: dibs --gateway none …",
+                remedy="use --backend local; only root may use engines through the host service",
             )  # fmt: skip
         return super().get(name, uid)
 

@@ -222,6 +222,11 @@ def require(connection: ASGIConnection[Any, Any, Any, Any], scope: str) -> Ident
     """The caller, if it has the scope; else Refused (403)."""
     identity: Identity = connection.scope["state"]["identity"]
     if scope not in identity.scopes and "admin" not in identity.scopes:
+        if not identity.token and not identity.afar:
+            raise Refused(
+                403, code="ADMINISTRATOR_NEEDED", reason=f"only an administrator may do this (scope {scope})",
+                field="user", value=identity.name, remedy="run it as root: sudo dibs …",
+            )  # fmt: skip
         remedy = f"use one with it: dibs token create NAME --scope {scope}"
         raise Refused(403, code="SCOPE_MISSING", reason=f"the token does not have the scope {scope}", remedy=remedy)
     return identity

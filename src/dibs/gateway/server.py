@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import grp
 import ipaddress
@@ -78,12 +79,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def bind(listeners: list[Listener], settings: GatewaySettings) -> list[socket.socket]:
+def bind(listeners: list[Listener], settings: GatewaySettings, *, host_service: bool = False) -> list[socket.socket]:
     """Open them all, or none."""
     opened: list[socket.socket] = []
     try:
         for listener in listeners:
-            opened.append(_bind_unix(listener, settings) if listener.kind == "unix" else _bind_tcp(listener))
+            if listener.kind == "unix":
+                opened.append(_bind_unix(listener, settings, host_service))
+            else:
+                opened.append(_bind_tcp(listener))
     except BaseException:
         for one in opened:
             one.close()
@@ -91,7 +95,7 @@ def bind(listeners: list[Listener], settings: GatewaySettings) -> list[socket.so
     return opened
 
 
-def _bind_unix(listener: Listener, settings: GatewaySettings) -> socket.socket:
+def _bind_unix(listener: Listener, settings: GatewaySettings, host_service: bool) -> socket.socket:
     path = Path(listener.where)
     if len(str(path).encode()) > 100:
         remedy = "name a shorter one with --socket, or --socket off"
@@ -107,17 +111,27 @@ def _bind_unix(listener: Listener, settings: GatewaySettings) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_socket():
-                path.unlink()
+        # That of the host service is made beside it and renamed: there is no moment without one, in which a client
+        # would fall back to a ledger of its own.
+        draft = path.with_name(f".{os.getpid()}") if host_service else path
+        if path.is_socket() and not host_service:
+            path.unlink()
         before = os.umask(0o777 & ~settings.socket_mode)
         try:
-            one.bind(str(path))
+            one.bind(str(draft))
         finally:
             os.umask(before)
-        if settings.socket_group:
-            os.chown(path, -1, grp.getgrnam(settings.socket_group).gr_gid)
-        path.chmod(settings.socket_mode)
+        try:
+            if settings.socket_group:
+                os.chown(draft, -1, grp.getgrnam(settings.socket_group).gr_gid)
+            draft.chmod(settings.socket_mode)
+            if draft != path:
+                if path.exists() and not path.is_socket():
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+                draft.rename(path)
+        except BaseException:
+            draft.unlink()
+            raise
     except KeyError:
         one.close()
         raise InvalidRequest(
@@ -358,20 +372,24 @@ class Server(uvicorn.Server):
 def serve(settings: Settings, home: Home, *, ready: Callable[[App], None], host_service: bool = False) -> None:
     """Open, run until told to stop, close. `ready` is called when requests are answered."""
     listeners = plan_listeners(settings.gateway, home)
-    sockets = bind(listeners, settings.gateway)
+    sockets = bind(listeners, settings.gateway, host_service=host_service)
     try:
-        asyncio.run(_run(make_app(settings, home, host_service=host_service), sockets, ready))
+        asyncio.run(_run(make_app(settings, home, host_service=host_service), listeners, sockets, ready))
     finally:
         for one in sockets:
             one.close()
         for listener in listeners:
-            if listener.kind == "unix":
+            # The host service leaves its socket: as long as that is there, no client falls back to a ledger of its own.
+            if listener.kind == "unix" and not host_service:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(listener.where)
 
 
-async def _run(app: App, sockets: list[socket.socket], ready: Callable[[App], None]) -> None:
-    app.gateway.urls = tuple(url_of(one) for one in sockets)
+async def _run(app: App, listeners: list[Listener], sockets: list[socket.socket], ready: Callable[[App], None]) -> None:
+    app.gateway.urls = tuple(
+        f"unix:{listener.where}" if listener.kind == "unix" else url_of(one)
+        for listener, one in zip(listeners, sockets, strict=True)
+    )
     gateway = app.gateway.settings.gateway
     config = uvicorn.Config(
         app,

@@ -293,11 +293,12 @@ class Sandboxes(Leases, Tickets):
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
 
-    def sandbox(self, reference: str, *, tenant: str | None = None) -> SandboxRow:
+    def sandbox(self, reference: str, *, tenant: str | None = None, uid: int | None = None) -> SandboxRow:
         """By id, by the start of an id, or by name: the live one, else the newest that had it.
 
         A tenant finds its own only; another's is as unknown as one that never was. Without a tenant all are looked at,
-        and a name that several tenants use now is the host's own, or must be said as an id.
+        and a name that several tenants use now is the host's own. A name that several users of the host use now is
+        that of the user `uid`; if `uid` has none of that name, it must be said as an id.
         """
         if len(reference) > LONGEST_REFERENCE:
             raise NotFound("there is no such sandbox", field="sandbox", value=reference[:64], remedy=_UNKNOWN_REMEDY)
@@ -309,10 +310,14 @@ class Sandboxes(Leases, Tickets):
         if not rows:
             rows = self._db.rows(
                 f"SELECT * FROM sandboxes WHERE host = :host AND name = :ref{of}"  # noqa: S608 - fixed text
-                " ORDER BY ended_at IS NOT NULL, tenant <> '', seq DESC LIMIT 2",
-                **values,
-            )
-            if len(rows) == 2 and (rows[1]["ended_at"] is not None or not rows[0]["tenant"]):
+                " ORDER BY uid <> :uid, ended_at IS NOT NULL, tenant <> '', seq DESC LIMIT 2",
+                **values, uid=-1 if uid is None else uid,
+            )  # fmt: skip
+            if len(rows) == 2 and (
+                rows[1]["ended_at"] is not None
+                or rows[0]["tenant"] == "" != rows[1]["tenant"]
+                or rows[0]["uid"] == uid != rows[1]["uid"]
+            ):
                 rows = rows[:1]
         if not rows and len(reference) >= 4 and reference.replace("-", "").isalnum():
             rows = self._db.rows(

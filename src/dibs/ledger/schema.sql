@@ -30,8 +30,8 @@ CREATE TABLE sandboxes (
     seq         INTEGER NOT NULL DEFAULT 0
 );
 
--- A name is free again when its sandbox has ended. Tenants do not see each other, so their names do not meet either.
-CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, name) WHERE ended_at IS NULL;
+-- A name is free again when its sandbox has ended. Names are those of one user: two users, or two tenants, may have the same.
+CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, uid, name) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
 -- The order of creation is `seq`: a clock may jump.
 CREATE INDEX sandboxes_by_creation ON sandboxes (host, seq);

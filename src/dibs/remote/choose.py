@@ -81,6 +81,14 @@ def open_service(home: Home | None = None) -> Workloads:
     return Workloads(home)
 
 
+def host_service() -> bool:
+    """Whether the gateway in use is this machine's host service."""
+    if in_process():
+        return False
+    found = target()
+    return found is not None and found.address == f"unix://{host_socket()}"
+
+
 def refuse_remotely(what: str, instead: str = "run it where the gateway runs") -> None:
     """For verbs that are about this machine and its own ledger: a gateway that is in use is not this machine."""
     found = target()
@@ -88,10 +96,12 @@ def refuse_remotely(what: str, instead: str = "run it where the gateway runs") -
         return
     from dibs.errors import Unsupported
 
+    # Beside the host service a ledger of one's own would give away devices that others hold: it is not offered.
+    alone = "" if host_service() else "; for this machine alone: dibs --gateway none …"
     raise Unsupported(
         f"{what} is about this machine, and {found.why} is in use ({found.address})",
         field="gateway", value=found.address, code="NOT_OVER_A_GATEWAY",
-        remedy=f"{instead}; for this machine alone: dibs --gateway none …",
+        remedy=f"{instead}{alone}",
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import msgspec
 from dibs import errors
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest, Problem
 from dibs.http import Body, Connection, Response, query
+from dibs.remote.choose import host_socket
 from dibs.remote.target import Target
 from dibs.wire.service import ProblemDetails
 
@@ -106,9 +107,13 @@ class Line:
             raise self.broken(error.strerror or str(error) or type(error).__name__) from error
 
     def broken(self, reason: str) -> BackendUnavailable:
+        remedy = f"it was named by {self.target.why}; --gateway none does without one"
+        if self.target.address == f"unix://{host_socket()}":
+            # A ledger of one's own beside it would give away devices that others hold: it is not offered.
+            remedy = "try again in a moment; if it stays away, an administrator can see why: systemctl status dibs"
         return BackendUnavailable(
             f"the gateway cannot be used: {reason[:1].lower()}{reason[1:]}", field="gateway", value=self.target.address,
-            code="GATEWAY_UNREACHABLE", remedy=f"it was named by {self.target.why}; --gateway none does without one",
+            code="GATEWAY_UNREACHABLE", remedy=remedy,
         )  # fmt: skip
 
 

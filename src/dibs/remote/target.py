@@ -92,7 +92,7 @@ def find(named: str = "") -> Target | None:
 
         raise StateError(
             "this host has a dibs service that you may not use", field="host", value=path, code="HOST_SERVICE_DENIED",
-            remedy=f"ask for: usermod -aG dibs {username()}, then log in again; or set DIBS_HOME to work apart",
+            remedy=f"ask an administrator for: usermod -aG dibs {username()}, then log in again",
         )  # fmt: skip
     return Target(f"unix://{path}", "the host service")
 

@@ -128,9 +128,9 @@ def explain_request(
     refused = networks.not_given(spec, registry.settings.gateway) if who.gateway else []
     backends = []
     for name in registry.order if spec.backend == "auto" else (spec.backend,):
-        backend = registry.get(name, uid)
         decision = plan_devices(meant_for(spec, name, registry).resources, world)
         try:
+            backend = registry.get(name, uid)  # refused where this user may not have it; the others are explained
             problems = refused + backend_problems(spec, backend, registry)
             note = networks.settle(spec, backend, gateway=who.gateway)[1]
         except DibsError as failure:

@@ -151,7 +151,7 @@ class Workloads:
 
     def sandbox(self, reference: str) -> SandboxRow:
         """What the caller may not see does not exist for him."""
-        return self.ledger.sandbox(reference, tenant=self._tenant)
+        return self.ledger.sandbox(reference, tenant=self._tenant, uid=self.identity.uid)
 
     def leases(self, *, all: bool = False) -> list[Lease]:  # noqa: A002
         return [lease for lease in self.ledger.leases(live_only=not all) if self.identity.sees(lease.tenant)]

@@ -31,6 +31,8 @@ WHERE ordered.id = sandboxes.id;
 DROP INDEX sandboxes_by_creation;
 DROP INDEX sandboxes_live;
 CREATE INDEX sandboxes_by_creation ON sandboxes (host, seq);
+DROP INDEX sandboxes_live_name;
+CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, uid, name) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_by_name ON sandboxes (host, name, seq);
 CREATE INDEX sandboxes_live ON sandboxes (host, seq) WHERE ended_at IS NULL;
 ALTER TABLE tickets ADD COLUMN tenant TEXT NOT NULL DEFAULT '';

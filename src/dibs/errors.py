@@ -46,10 +46,20 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def quoted(value: object, limit: int = 120) -> str:
     """A value as it appears in a message: on one line, printable, not longer than a person would read."""
-    text = str(value)
+    text = as_written(value)
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return f'"{printable(text)}"'
+
+
+def as_written(value: object) -> str:
+    """A value of a request as its author wrote it: text as it is, anything else as JSON has it."""
+    if value is None or isinstance(value, bool | list | tuple | dict):
+        try:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError):  # something in it is no JSON: a caller of the SDK may pass any object
+            return str(value)
+    return str(value)
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +313,31 @@ def test_sd_03_limits_together_with_a_pool_are_refused() -> None:
 def test_sd_04_a_gpu_for_a_windows_sandbox_is_refused() -> None:
     windows = {"os": "windows", "arch": "amd64"}
     assert codes(platform=windows, resourceLimits={"gpu": "1"}) == [("PLATFORM_INVALID", "platform.os")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"platform": {"os": None, "x": True}},
+        {"networkPolicy": {"defaultAction": None, "egress": [{"target": "a", "on": True}]}},
+        {"entrypoint": ["a", None, False]},
+        {"timeout": True},
+        {"env": {"A": None, "B": [True]}},
+        {"metadata": {"a": {"b": None}}},
+        {"resourceLimits": {"cpu": True, "gpu": ["1", None]}},
+        {"lifecycle": {"preStart": {"command": None}}},
+        {"secureAccess": {"on": None}},
+        {"volumes": [{"name": None, "mountPath": True}]},
+        {"volumes": {"name": None}},
+        {"image": {"uri": None, "other": True}},
+        {"snapshotId": ["a", None], "image": None},
+        {"extensions": {"dibs.where": None, "dibs.device": [True]}},
+        {"unknown": {"a": None, "b": "it's"}},
+    ],
+    ids=lambda body: ",".join(body),
+)
+def test_a_refused_value_is_shown_as_the_client_wrote_it(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(**body)
+    for problem in caught.value.problems:
+        assert not re.search(r"\b(None|True|False)\b|\{'|\['|'\]|'\}", str(problem)), str(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -29,14 +30,60 @@ def sandbox(place: Place) -> str:
     return made
 
 
-def test_create_answers_at_once_with_what_is_booked(place: Place) -> None:
+def test_a_create_is_answered_when_the_sandbox_runs(place: Place) -> None:
+    """The JavaScript and Go clients sleep before they look again at a sandbox that is Pending."""
     answer = place.create(resourceLimits={"gpu": "2"}, metadata={"a": "b"})
     assert answer.status == 202
     assert no_nulls(answer.data)
-    assert answer.data["status"]["state"] == "Pending"
+    assert answer.data["status"]["state"] == "Running"
     assert answer.data["entrypoint"] == ["tail", "-f", "/dev/null"]
     assert len(answer.data["extensions"]["dibs.devices"].split(",")) == 2
-    assert answer.data["extensions"]["dibs.receipt"] == "pending"
+    assert answer.data["extensions"]["dibs.receipt"] == "delivered"
+
+
+def test_a_create_that_waits_for_devices_is_answered_without_them(place: Place) -> None:
+    ahead = place.made(resourceLimits={"gpu": "8"})
+    answer = place.create(resourceLimits={"gpu": "1"}, extensions={"dibs.backend": place.backend, "dibs.wait": "10m"})
+    assert answer.status == 202
+    assert answer.data["status"]["state"] == "Pending"
+    assert "in the queue" in answer.data["status"]["message"]
+    place.remove(answer.data["id"], ahead)
+
+
+def test_a_create_whose_command_does_not_exist_is_answered_with_the_failure(place: Place) -> None:
+    answer = place.create(entrypoint=["/no/such/program"])
+    assert answer.status == 202
+    assert answer.data["status"]["state"] == "Failed"
+    assert "no such" in answer.data["status"]["message"]
+
+
+def test_the_platform_of_the_host_is_accepted_and_any_other_is_refused(place: Place) -> None:
+    own, other = ("amd64", "arm64") if os.uname().machine == "x86_64" else ("arm64", "amd64")
+    answer = place.create(platform={"os": "linux", "arch": own})
+    assert answer.status == 202, answer.body
+    assert answer.data["platform"] == {"os": "linux", "arch": own}
+    refused = place.create(platform={"os": "linux", "arch": other})
+    assert refused.status in (400, 409)
+    assert f"the host is linux/{own}" in refused.data["message"]
+    unnamed = place.create(platform={"os": "linux", "arch": other}, extensions={})
+    assert unnamed.status in (400, 409)
+    assert f"the host is linux/{own}" in unnamed.data["message"]
+
+
+def test_a_search_counts_the_folders_that_could_not_be_read_in_a_header(place: Place) -> None:
+    prepare = "mkdir -p /tmp/s/closed; touch /tmp/s/a; chmod 0 /tmp/s/closed; touch /tmp/s/b; exec sleep 1000"
+    made = place.made(entrypoint=["sh", "-c", prepare])
+    user = "/v1/filesystem/1000/1000" if os.getuid() == 0 else ""
+    path = f"/v1/sandboxes/{made}/proxy/44772{user}/files/search?path=/tmp/s"
+
+    def found() -> Any:
+        answer = place.ask("GET", path)
+        return answer if answer.status == 200 and len(answer.data) == 2 else None
+
+    answer = place.gateway.until(found)
+    assert [one["path"] for one in answer.data] == ["/tmp/s/a", "/tmp/s/b"]
+    assert answer.headers["dibs-unreadable"].startswith("1; ")
+    assert "/tmp/s/closed" in answer.headers["dibs-unreadable"]
 
 
 def test_every_path_is_served_bare_and_under_v1(place: Place, sandbox: str) -> None:

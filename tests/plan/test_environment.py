@@ -31,8 +31,8 @@ def test_a_variable_that_cannot_be_merged_is_refused_with_both_values() -> None:
     problems: list[Problem] = []
     device_environment([device(0, "MODE=fast"), device(1, "MODE=slow")], problems)
     assert [problem.code for problem in problems] == ["ENV_CONFLICT"]
-    assert "'fast'" in problems[0].reason
-    assert "'slow'" in problems[0].reason
+    assert '"fast"' in problems[0].reason
+    assert '"slow"' in problems[0].reason
 
 
 def test_what_the_spec_sets_for_all_its_devices_is_applied_once() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dibs._version import __version__
-from dibs.errors import DibsError, Internal, exit_code_of
+from dibs.errors import DibsError, Internal, exit_code_of, quoted
 
 _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
@@ -84,7 +84,7 @@ class Verbs(click.Group):
 
             close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
             hint = f"did you mean `dibs {close[0]}`?" if close else "`dibs --help` lists the commands."
-            raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
+            raise click.UsageError(f"there is no command {quoted(args[0])}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

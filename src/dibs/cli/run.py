@@ -10,7 +10,7 @@ import click
 
 from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
 from dibs.cli.output import output_option, say, show_data
-from dibs.errors import InvalidRequest, NoMatch, Problem
+from dibs.errors import InvalidRequest, NoMatch, Problem, quoted
 
 if TYPE_CHECKING:
     from dibs.backends.port import Session
@@ -121,6 +121,6 @@ def _with_hint(error: NoMatch, values: dict[str, Any]) -> NoMatch:
     eaten = next((word for word in values["gpu"] if word.isidentifier() and shutil.which(word)), None)
     if eaten is None:
         return error
-    reason = f"{eaten!r} was read as a model of GPU"
+    reason = f"{quoted(eaten)} was read as a model of GPU"
     hint = Problem("GPU_MODEL_INVALID", "gpu", eaten, reason, f"to run it, write: --gpu -- {eaten} …")
     return NoMatch([hint, *error.problems])

@@ -140,7 +140,7 @@ TABLE: dict[str, dict[str, Cell]] = {
         _NOTHING_RUNS,
     ),
     "platform": _row(
-        _no("programs run on this host's processor and system"),
+        _yes("must be this host's own: nothing is emulated"),
         _yes("the image must be of it, and the engine able to run it"),
         _yes("the image must be of it, and the engine able to run it"),
         _NOTHING_RUNS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dibs.devices.model import Device
-from dibs.errors import Problem
+from dibs.errors import Problem, quoted
 
 NONE_VISIBLE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
@@ -36,7 +36,8 @@ def device_environment(devices: Sequence[Device], problems: list[Problem]) -> di
                 known = merged[name].split(",")
                 merged[name] = ",".join([*known, *(item for item in value.split(",") if item not in known)])
             elif name not in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-                reason = f"{said_by[name]} says {merged[name]!r}, {device.id} says {value!r}; one of them would be lost"
+                both = f"{said_by[name]} says {quoted(merged[name])}, {device.id} says {quoted(value)}"
+                reason = f"{both}; one of them would be lost"
                 remedy = "lease the devices apart, or make their CDI specs agree"
                 problems.append(Problem("ENV_CONFLICT", f"env.{name}", value, reason, remedy))
     return merged

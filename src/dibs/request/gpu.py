@@ -14,7 +14,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from dibs.errors import Problem, quoted
+from dibs.errors import Problem, as_written, quoted
 from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, GpuWish, MemoryRange
 
@@ -55,7 +55,7 @@ def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuWish | None
         return _from_text(value, field, problems)
     if isinstance(value, dict):
         return _from_mapping(value, field, problems)
-    problems.append(Problem("GPU_INVALID", field, repr(value), "this is not a GPU request", _EXAMPLES))
+    problems.append(Problem("GPU_INVALID", field, as_written(value), "this is not a GPU request", _EXAMPLES))
     return None
 
 

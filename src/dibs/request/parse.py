@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dibs.errors import InvalidRequest, Problem, quoted
+from dibs.errors import InvalidRequest, Problem, as_written, quoted
 from dibs.quantity import NANO, Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.model import ALL, GpuWish, Request
@@ -45,7 +45,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
         key = ALIASES.get(str(raw), str(raw))
         if key in seen:
             reason = f"{seen[key]} and {raw} are the same"
-            problems.append(Problem("CONFLICT", f"{prefix}{raw}", str(value), reason, "say it once"))
+            problems.append(Problem("CONFLICT", f"{prefix}{raw}", as_written(value), reason, "say it once"))
             continue
         seen[key] = str(raw)
         field = f"{prefix}{raw}"
@@ -108,8 +108,8 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
 def _unknown(field: str, key: str, value: Any) -> Problem:
     known = f"the known ones are {', '.join(KNOWN)} and {', '.join(f'{vendor}.com/gpu' for vendor in VENDORS)}"
     if "/" in key:
-        return Problem("UNKNOWN_RESOURCE", field, str(value), "dibs does not know this resource", known)
-    return Problem("UNKNOWN_FIELD", field, str(value), "there is no such field", known)
+        return Problem("UNKNOWN_RESOURCE", field, as_written(value), "dibs does not know this resource", known)
+    return Problem("UNKNOWN_FIELD", field, as_written(value), "there is no such field", known)
 
 
 def _vendor_wish(value: Any, vendor: str, field: str, problems: list[Problem]) -> GpuWish | None:
@@ -118,7 +118,7 @@ def _vendor_wish(value: Any, vendor: str, field: str, problems: list[Problem]) -
         return None
     if wish != GpuWish(count=wish.count):
         remedy = f"write gpu: {vendor}:{wish}"
-        problems.append(Problem("GPU_COUNT_INVALID", field, str(value), "only a count can stand here", remedy))
+        problems.append(Problem("GPU_COUNT_INVALID", field, as_written(value), "only a count can stand here", remedy))
         return None
     return GpuWish(count=wish.count, vendor=vendor)
 
@@ -157,7 +157,7 @@ def _devices(value: Any, field: str, problems: list[Problem]) -> tuple[str, ...]
                 reason, remedy = "a path is not a device name", "write the name that `dibs gpus -o wide` shows"
             else:
                 reason, remedy = "not a device name", "write it as in --device nvidia.com/gpu=0"
-            problems.append(Problem("DEVICE_INVALID", field, str(name), reason, remedy))
+            problems.append(Problem("DEVICE_INVALID", field, as_written(name), reason, remedy))
         elif text.lower().endswith("=all") or text.lower() == ALL:
             problems.append(Problem("DEVICE_INVALID", field, text, "all is not a device", "write --gpu all"))
         elif text in devices:
@@ -172,7 +172,9 @@ def _devices(value: Any, field: str, problems: list[Problem]) -> tuple[str, ...]
 def _quantity(value: Any, field: str, problems: list[Problem], example: str) -> Quantity | None:
     text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else None
     if text is None:
-        problems.append(Problem("QUANTITY_INVALID", field, str(value), "not a quantity", f"write it as {example}"))
+        problems.append(
+            Problem("QUANTITY_INVALID", field, as_written(value), "not a quantity", f"write it as {example}")
+        )
         return None
     try:
         quantity = Quantity.parse(text)
@@ -198,12 +200,24 @@ def _cpu(value: Any, field: str, problems: list[Problem]) -> int | None:
     millis, rest = divmod(quantity.nanos, NANO // 1000)
     if rest:
         problems.append(
-            Problem("QUANTITY_INVALID", field, str(value), "finer than a thousandth of a processor", "write it as 500m")
+            Problem(
+                "QUANTITY_INVALID",
+                field,
+                as_written(value),
+                "finer than a thousandth of a processor",
+                "write it as 500m",
+            )
         )
         return None
     if millis > _MOST_CPUS:
         problems.append(
-            Problem("QUANTITY_INVALID", field, str(value), "more processors than any host has", "write it as 2 or 500m")
+            Problem(
+                "QUANTITY_INVALID",
+                field,
+                as_written(value),
+                "more processors than any host has",
+                "write it as 2 or 500m",
+            )
         )
         return None
     return millis

@@ -10,7 +10,7 @@ from typing import Any
 from dibs.cel.dra import compile_selector
 from dibs.cel.errors import CelError
 from dibs.claims import ResourceClaim, ResourceClaimTemplate, from_builtins, to_builtins, validate
-from dibs.errors import InvalidRequest, Problem
+from dibs.errors import InvalidRequest, Problem, as_written
 from dibs.request.model import GpuWish
 
 _EXAMPLE = "write CEL over `device`, as in device.capacity[device.driver].memory.compareTo(quantity('40Gi')) >= 0"
@@ -20,7 +20,7 @@ def read_where(value: Any, field: str, problems: list[Problem]) -> tuple[str, ..
     """CEL expressions that compile. A compile error says line and column, with a caret."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text.strip() for text in texts):
-        problems.append(Problem("CEL_INVALID", field, str(value), "not an expression", _EXAMPLE))
+        problems.append(Problem("CEL_INVALID", field, as_written(value), "not an expression", _EXAMPLE))
         return ()
     for text in texts:
         try:
@@ -34,7 +34,7 @@ def read_claim(value: Any, field: str, problems: list[Problem]) -> dict[str, Any
     """The spec of a claim from a ResourceClaim, a ResourceClaimTemplate, or a bare spec."""
     if not isinstance(value, dict):
         remedy = "give a ResourceClaim, as kubectl takes it"
-        problems.append(Problem("CLAIM_INVALID", field, str(value), "not a claim", remedy))
+        problems.append(Problem("CLAIM_INVALID", field, as_written(value), "not a claim", remedy))
         return None
     whole = dict(value)
     if "devices" in whole and "spec" not in whole:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.errors import InvalidRequest, Problem, quoted
+from dibs.errors import InvalidRequest, Problem, as_written, quoted
 from dibs.request.durations import parse_duration
 from dibs.request.model import Request
 from dibs.request.parse import ALIASES, VENDOR_KEY, collect_request, memory_bytes
@@ -122,7 +122,9 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         else:
             known = ", ".join((*RESOURCES, *_FIELDS, *WISHING))
             problems.append(
-                Problem("UNKNOWN_FIELD", key, str(value), "there is no such field", f"the known ones are {known}")
+                Problem(
+                    "UNKNOWN_FIELD", key, as_written(value), "there is no such field", f"the known ones are {known}"
+                )
             )
     request = collect_request(resources, problems)
     reader = _Reader(rest, problems)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.errors import Problem
+from dibs.errors import Problem, quoted
 from dibs.ledger.store import Ledger
 from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, Request
@@ -60,10 +60,12 @@ def over_quota(has: Holding, tenant: str, quota: Quota, wants: Request, gpus: in
         if limit is None:
             continue
         if wanted is None:
-            reason = f"the tenant {tenant!r} has a quota on {field}, so each sandbox must say how much it may take"
+            reason = (
+                f"the tenant {quoted(tenant)} has a quota on {field}, so each sandbox must say how much it may take"
+            )
             problems.append(Problem("QUOTA_NEEDS_LIMIT", field, "", reason, f"say {field} in the request"))
         elif held + wanted > limit:
-            reason = f"the tenant {tenant!r} holds {show(held)} of {show(limit)}"
+            reason = f"the tenant {quoted(tenant)} holds {show(held)} of {show(limit)}"
             remedy = "end something first, or ask for less"
             problems.append(Problem("QUOTA_EXCEEDED", field, show(wanted), reason, remedy))
     return problems

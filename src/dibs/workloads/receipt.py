@@ -15,7 +15,7 @@ import msgspec
 
 from dibs.backends.port import Expectation, NodeFact, Observation, Realisation, Workload
 from dibs.devices.model import Device
-from dibs.errors import Problem
+from dibs.errors import Problem, quoted
 from dibs.ledger.rows import Share
 from dibs.plan.delivery import cell
 from dibs.quantity import human_bytes
@@ -159,7 +159,7 @@ def _process(expected: Expectation, observed: Observation) -> Iterator[Problem]:
             seen = repr(observed.process[name]) if name in observed.process else "not known"
             yield _mismatch(name, value, f"it is {seen}")
     for name in sorted(observed.process.keys() - expected.process.keys()):
-        yield _mismatch(name, "", f"it is {observed.process[name]!r}, and nothing was planned for it")
+        yield _mismatch(name, "", f"it is {quoted(observed.process[name])}, and nothing was planned for it")
 
 
 _LIMITS = {"cpu_millis": "cpu", "memory_bytes": "memory", "shm_bytes": "shm"}  # the names of the request

@@ -11,7 +11,7 @@ import msgspec
 from dibs.backends.mounts import real
 from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, PublishedPort, Realisation, Workload
 from dibs.devices.model import Device, Inventory
-from dibs.errors import InvalidRequest, Problem
+from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.home import Home
 from dibs.ledger.rows import Share
 from dibs.plan.environment import device_environment, lease_environment
@@ -150,7 +150,7 @@ def _environment(
     from_devices = device_environment(devices, problems)
     for name, value in from_devices.items():
         if name in spec.env and spec.env[name] != value:
-            reason = f"the device's CDI spec sets it to {value!r}; one of the two would be lost"
+            reason = f"the device's CDI spec sets it to {quoted(value)}; one of the two would be lost"
             problems.append(Problem("ENV_CONFLICT", f"env.{name}", spec.env[name], reason, "leave it out"))
     leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated, memory=memory)
     return {**base, **from_devices, **spec.env, **leased}, frozenset(from_devices) | frozenset(leased) | {"PWD"}

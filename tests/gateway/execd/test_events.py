@@ -32,6 +32,17 @@ def test_an_empty_line_is_told_as_its_end() -> None:
     assert texts(b"\n\na\n") == ["\n", "\n", "a"]
 
 
+def test_a_carriage_return_ends_a_line_and_before_a_line_feed_it_is_a_part_of_that_end() -> None:
+    assert texts(b"10%\r50%\r100%\ndone\r\n") == ["10%", "50%", "100%", "done"]
+    assert texts(b"one\r", b"\ntwo\r", b"three") == ["one", "two", "three"]
+    assert texts(b"a\r\r\nb\r\n\r\n") == ["a", "\n", "b", "\n"]
+
+
+def test_a_progress_bar_is_told_while_it_moves() -> None:
+    lines = events.Lines("stdout")
+    assert [one["text"] for one in told(lines.feed(b"10%\r"))] == ["10%"]
+
+
 def test_an_unfinished_line_is_told_at_the_end() -> None:
     assert texts(b"a\nrest") == ["a", "rest"]
 

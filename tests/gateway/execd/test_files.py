@@ -14,6 +14,8 @@ from dibs.gateway.execd import transfer
 from dibs.gateway.execd.answers import Streamed, Whole
 from dibs.gateway.execd.files import Files, Permission, Rename, Replacement
 from dibs.gateway.execd.inside import Inside
+from dibs.gateway.threads import Pool
+from dibs.workloads.identity import this_process
 
 ODD = [
     "plain",
@@ -82,6 +84,29 @@ def test_any_name_can_be_written_read_listed_moved_and_removed(inside: Inside) -
         await files.remove([f"/tmp/moved/{name}" for name in ODD])
         assert await files.listing("/tmp/moved", 1) == []
         assert await files.listing("/tmp/odd", 1) == []
+
+    asyncio.run(main())
+
+
+def test_a_folder_that_cannot_be_read_hides_nothing_else_and_is_named(pool: Pool, sandbox_id: str) -> None:
+    async def main() -> None:
+        inside = Inside(pool, this_process(), sandbox_id)
+        await inside.run(
+            "mkdir -p /tmp/s/open /tmp/s/closed /tmp/s/names; touch /tmp/s/a.txt /tmp/s/open/b.txt /tmp/s/closed/c.txt"
+            " /tmp/s/names/d.txt; chmod 755 /tmp/s /tmp/s/open; chmod 000 /tmp/s/closed; chmod 744 /tmp/s/names"
+        )
+        files = Files(inside.as_user("1000:1000") if os.getuid() == 0 else inside)
+        found = await files.search("/tmp/s", "*.txt")
+        assert [one.path for one in found] == ["/tmp/s/a.txt", "/tmp/s/open/b.txt"]
+        assert "/tmp/s/closed" in " ".join(found.unreadable)
+        listed = await files.listing("/tmp/s", 2)
+        assert "/tmp/s/open/b.txt" in [one.path for one in listed]
+        assert "/tmp/s/closed" in " ".join(listed.unreadable)
+        assert (await files.search("/tmp/s/open", "*")).unreadable == []
+        for work in (files.search("/tmp/s/closed", "*"), files.listing("/tmp/s/closed", 1)):
+            with pytest.raises(InvalidRequest) as caught:
+                await work
+            assert (caught.value.code, caught.value.problems[0].value) == ("INVALID_FILE", "/tmp/s/closed")
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from dibs.backends.engines.early import Watcher, places
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path
 from dibs.backends.port import Handle, Usage
+from dibs.errors import quoted
 from dibs.home import Home
 from dibs.http import query
 
@@ -41,7 +42,7 @@ class DockerBackend(EngineBackend):
         told = client.ping().get("api-version", "")
         parts = told.split(".")
         if len(parts) != 2 or not all(part.isdigit() for part in parts):
-            raise EngineError(500, f"this is no Docker: it says that its API version is {told!r}", "GET /_ping")
+            raise EngineError(500, f"this is no Docker: it says that its API version is {quoted(told)}", "GET /_ping")
         version = (int(parts[0]), int(parts[1]))
         if version < OLDEST:
             raise EngineError(400, f"client version 1.{OLDEST[1]} is too new. Maximum supported API version is {told}")

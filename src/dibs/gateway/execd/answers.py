@@ -35,8 +35,8 @@ class Whole:
         await send({"type": "http.response.body", "body": self.body, "more_body": False})
 
 
-def json(value: Any, status: int = 200) -> Whole:
-    return Whole(status, _encoder.encode(value))
+def json(value: Any, status: int = 200, headers: Headers = ()) -> Whole:
+    return Whole(status, _encoder.encode(value), headers=headers)
 
 
 def error(status: int, code: str, message: str, headers: Headers = ()) -> Whole:

@@ -55,16 +55,27 @@ def portions(pieces: Iterable[Output | Exit]) -> Iterator[tuple[Stream, bytes]]:
 
 
 class Lines:
-    """One stream of a command, cut into lines. Bytes that are not UTF-8 are shown as the replacement character."""
+    """One stream of a command, cut into lines, which end with LF, CR LF or CR.
+
+    Bytes that are not UTF-8 are shown as the replacement character.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
+        self._after_return = False  # a line feed that comes next belongs to the end that was told already
 
     def feed(self, data: bytes, *, final: bool = False) -> bytes:
         """The events for the lines that are whole now; with `final` also for what is left."""
-        *lines, rest = (self._rest + self._decoder.decode(data, final)).split("\n")
+        text = self._decoder.decode(data, final)
+        if text:
+            if self._after_return and text[0] == "\n":
+                text = text[1:]
+            self._after_return = text.endswith("\r")
+            # A carriage return ends a line too: a progress bar is told as it moves, not at its end.
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        *lines, rest = (self._rest + text).split("\n")
         # An empty line is told as its terminator: an event without text would look like no event at all.
         frames = [event(self._stream, text=line or "\n") for line in lines]
         while len(rest) > LONGEST:

@@ -20,6 +20,7 @@ from dibs.gateway.execd.inside import Inside, RuntimeProblem, ScriptFailed
 
 _OWNER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.$@-]*")
 _VANISHED = b": No such file or directory"
+_DENIED = b": Permission denied"
 DEEPEST = 64
 
 
@@ -79,6 +80,14 @@ def refusal(error: ScriptFailed, paths: Sequence[str]) -> DibsError:
     return RuntimeProblem(said or error.word, field="path", value=path)
 
 
+class Found(list[FileInfo]):
+    """What was found below a folder; `unreadable` is what the tools said of the places that they could not read."""
+
+    def __init__(self, found: Sequence[FileInfo], unreadable: Sequence[str] = ()) -> None:
+        super().__init__(sorted(found, key=lambda one: one.path))
+        self.unreadable = list(unreadable)
+
+
 class Files:
     """The files of one sandbox, for one caller."""
 
@@ -93,39 +102,43 @@ class Files:
         if said.code:
             raise RuntimeProblem(said.err.decode("utf-8", "replace").strip() or f"the tool ended with {said.code}")
 
-    async def _look(self, script: str, *args: str, paths: Sequence[str]) -> list[FileInfo]:
+    async def _look(self, script: str, *args: str, paths: Sequence[str]) -> tuple[list[FileInfo], list[str]]:
+        """What is there, and what was said of places that may not be read."""
         mark = secrets.token_hex(16)
         try:
             said = await self.inside.run(script, mark + scripts.STAT_FORMAT, *args)
         except ScriptFailed as error:
             raise refusal(error, paths) from error
-        # A file may go while it is looked at. Anything else that could not be read is told: half a list is a lie.
+        # A file may go while it is looked at. A folder that may not be read is told beside the list. Anything else that
+        # could not be read is an error: half a list is a lie.
         complaints = [line for line in said.err.split(b"\n") if line.strip() and not line.endswith(_VANISHED)]
+        denied = [line.decode("utf-8", "replace") for line in complaints if line.endswith(_DENIED)]
+        complaints = [line for line in complaints if not line.endswith(_DENIED)]
         if complaints:
             text = b"; ".join(complaints[:5]).decode("utf-8", "replace")
             if said.code == 127:
                 raise RuntimeProblem(text, code="NOT_SUPPORTED", remedy="use an image with find and stat")
             raise RuntimeProblem(text)
-        return fileinfo.records(said.out, mark)
+        return fileinfo.records(said.out, mark), denied
 
     async def info(self, paths: Sequence[str]) -> dict[str, FileInfo]:
         if not paths:
             return {}
-        found = await self._look(scripts.INFO, *map(checked, paths), paths=paths)
+        found, denied = await self._look(scripts.INFO, *map(checked, paths), paths=paths)
+        if denied:
+            raise RuntimeProblem("; ".join(denied[:5]))
         if len(found) != len(paths):
             raise RuntimeProblem("a file vanished while it was looked at")
         return {_shown(path): one for path, one in zip(paths, found, strict=True)}
 
-    async def listing(self, path: str, depth: int) -> list[FileInfo]:
+    async def listing(self, path: str, depth: int) -> Found:
         if not 0 <= depth <= DEEPEST:
             reason = f"it must be between 0 and {DEEPEST}"
             raise InvalidRequest(reason, field="depth", value=str(depth), code="INVALID_REQUEST_BODY")
-        found = await self._look(scripts.LIST, checked(path), str(depth), paths=[path])
-        return sorted(found, key=lambda one: one.path)
+        return Found(*await self._look(scripts.LIST, checked(path), str(depth), paths=[path]))
 
-    async def search(self, path: str, pattern: str) -> list[FileInfo]:
-        found = await self._look(scripts.SEARCH, checked(path), pattern or "**", paths=[path])
-        return sorted(found, key=lambda one: one.path)
+    async def search(self, path: str, pattern: str) -> Found:
+        return Found(*await self._look(scripts.SEARCH, checked(path), pattern or "**", paths=[path]))
 
     async def make_folders(self, wanted: Mapping[str, Permission]) -> None:
         await self._each(scripts.MKDIR, wanted)

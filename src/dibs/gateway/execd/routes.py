@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 from weakref import WeakKeyDictionary
 
 from litestar import Request, WebSocket, route
@@ -24,7 +24,7 @@ from dibs.gateway.auth import require
 from dibs.gateway.execd import answers, transfer
 from dibs.gateway.execd.book import CommandBook
 from dibs.gateway.execd.commands import LARGEST_ID, CommandRequest, Commands, status_data
-from dibs.gateway.execd.files import Files, Permission, Rename, Replacement, decode, refusal
+from dibs.gateway.execd.files import Files, Found, Permission, Rename, Replacement, decode, refusal
 from dibs.gateway.execd.inside import Inside, ScriptFailed
 from dibs.gateway.execd.measures import Measures
 from dibs.gateway.execd.pty import PtyRequest, Terminals
@@ -37,6 +37,7 @@ EXECD, EGRESS = 44772, 18080
 _PATH = re.compile(rb"((?:/v1)?/sandboxes/[^/]+/proxy/([^/?]+))(/[^?]*)?(?:\?.*)?", re.DOTALL)
 _ID = re.compile(r"sb-[0-9a-f]{12}")
 _IDENTITY = re.compile(r"/v1/filesystem/(\d{1,10})/(\d{1,10})(/.*)")
+UNREADABLE = b"dibs-unreadable"  # the header that tells of folders that could not be read
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -193,12 +194,20 @@ async def info(call: Call) -> Any:
 
 @on("GET", "/files/search")
 async def search(call: Call) -> Any:
-    return answers.json(await call.files.search(call.one("path"), call.one("pattern", "**")))
+    return _found(await call.files.search(call.one("path"), call.one("pattern", "**")))
 
 
 @on("GET", "/directories/list")
 async def listing(call: Call) -> Any:
-    return answers.json(await call.files.listing(call.one("path"), call.number("depth", 1)))
+    return _found(await call.files.listing(call.one("path"), call.number("depth", 1)))
+
+
+def _found(found: Found) -> answers.Whole:
+    """The list; in a header how many places below could not be read, and the first of them, percent-encoded."""
+    if not found.unreadable:
+        return answers.json(found)
+    first = "; ".join(quote(said, safe=" /:'") for said in found.unreadable[:5])
+    return answers.json(found, headers=[(UNREADABLE, f"{len(found.unreadable)}; {first}"[:2000].encode())])
 
 
 @on("POST", "/directories")

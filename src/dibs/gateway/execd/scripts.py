@@ -278,12 +278,18 @@ LIST = (
 abs "$2"; there || fail missing
 if [ -L "$p" ]; then fail symlink; fi
 [ -d "$p" ] || fail notdir
+{ [ -r "$p" ] && [ -x "$p" ]; } || fail denied
 exec find "$p" -mindepth 1 -maxdepth "$3" -exec stat -c "$1" {} +
 """
 )
 # format, path, pattern
 SEARCH = (
-    _PATHS + 'abs "$2"; [ -e "$p" ] || fail missing\nexec find -H "$p" ! -type d -name "$3" -exec stat -c "$1" {} +\n'
+    _PATHS
+    + r"""
+abs "$2"; [ -e "$p" ] || fail missing
+if [ -d "$p" ]; then { [ -r "$p" ] && [ -x "$p" ]; } || fail denied; fi
+exec find -H "$p" ! -type d -name "$3" -exec stat -c "$1" {} +
+"""
 )
 # path, mode, owner, group; again and again
 MKDIR = (

@@ -70,7 +70,7 @@ async def endpoint(
     """The address, when the sandbox is there; else Refused with the reason."""
     found = await _when_there(request, gateway, identity, sandbox_id)
     row = found.row
-    if _coming(row):
+    if coming(row):
         raise Refused(404, NOT_YET, found.message or "is being started", field="sandbox", value=row.id)
     if not row.live or row.state == "stopping":
         raise ended(found)
@@ -90,13 +90,13 @@ async def _when_there(request: Request[Any, Any, Any], gateway: Gateway, identit
     while True:
         found = await gateway.pool.call(look, identity, sandbox_id)
         hold = _FOR_IMPATIENT if impatient else _WHILE_CREATING if found.row.state != "queued" else 0.0
-        if not _coming(found.row) or loop.time() - began >= hold or gateway.stopping:
+        if not coming(found.row) or loop.time() - began >= hold or gateway.stopping:
             return found
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 0.2)
 
 
-def _coming(row: SandboxRow) -> bool:
+def coming(row: SandboxRow) -> bool:
     """Not there yet. What is attached takes commands only when its own command has been let go."""
     return row.state in ("queued", "creating") or (row.state == "running" and not row.ready)
 

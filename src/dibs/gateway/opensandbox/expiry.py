@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from dibs.errors import Conflict, InvalidRequest
+from dibs.errors import Conflict, InvalidRequest, as_written
 from dibs.gateway.opensandbox import types
 from dibs.gateway.opensandbox.requests import decode_object
 from dibs.ledger.rows import SandboxRow
@@ -31,7 +31,7 @@ def read_renewal(body: bytes, now: float | None = None) -> float:
         raise InvalidRequest(
             "there is no such field",
             field=unknown[0],
-            value=str(asked[unknown[0]]),
+            value=as_written(asked[unknown[0]]),
             code="UNKNOWN_FIELD",
             remedy=remedy,
         )
@@ -56,9 +56,8 @@ def _six_digits(text: str) -> str:
 
 
 def _wrong(value: object, reason: str) -> InvalidRequest:
-    said = "null" if value is None else str(value)
     remedy = "write it as 2030-01-31T12:00:00Z"
-    return InvalidRequest(reason, field="expiresAt", value=said, code="EXPIRY_INVALID", remedy=remedy)
+    return InvalidRequest(reason, field="expiresAt", value=as_written(value), code="EXPIRY_INVALID", remedy=remedy)
 
 
 def renew(mine: Workloads, row: SandboxRow, at: float) -> types.Renewed:

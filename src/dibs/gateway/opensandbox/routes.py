@@ -13,7 +13,7 @@ import msgspec
 from litestar import Request, Response, Router, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
 
-from dibs.errors import Conflict, DibsError, InvalidRequest, NotFound, Problem
+from dibs.errors import Conflict, DibsError, InvalidRequest, NotFound, Problem, as_written
 from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import (
     diagnostics,
@@ -43,6 +43,7 @@ from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
 Asked = Request[Any, Any, Any]
+_UNTIL_MADE = 1.0  # seconds that the answer to a create is held back; most sandboxes run in a tenth of one
 _WHILE_CREATING = 25.0  # seconds that a deletion waits for a creation to end; clients wait for 30
 
 
@@ -67,7 +68,33 @@ async def create_sandbox(request: Asked) -> Response[bytes]:
     def read(workloads: Workloads) -> Asking:
         return _read(workloads, gateway, identity, body)
 
-    return answer(await gateway.desk.take(read, _show, _in_their_words), 202)
+    shown = await gateway.desk.take(read, _show, _in_their_words)
+    return answer(await _when_made(gateway, identity, shown), 202)
+
+
+async def _when_made(gateway: Gateway, identity: Identity, shown: types.Sandbox) -> types.Sandbox:
+    """As it is once it runs or has failed, if that is soon: clients that are told Pending sleep before they ask again.
+
+    One that waits for devices is answered at once, and so is any other after a second."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _UNTIL_MADE
+    pause = 0.01
+    while shown.status.state == "Pending" and loop.time() < until and not gateway.stopping:
+        try:
+            made, later = await gateway.pool.call(_look_again, identity, shown.id)
+        except NotFound:
+            return shown  # somebody has removed it meanwhile; it was made all the same
+        if not later:
+            return made
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+    return shown
+
+
+def _look_again(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[types.Sandbox, bool]:
+    """The sandbox as it is now, and whether that changes soon."""
+    mine, row = rows.find(workloads, identity, sandbox_id)
+    return rows.shown(mine, row), row.state != "queued" and endpoints.coming(row)
 
 
 def _read(workloads: Workloads, gateway: Gateway, identity: Identity, body: bytes) -> Asking:
@@ -171,7 +198,7 @@ async def patch_metadata(request: Asked) -> Response[bytes]:
     for key, value in change.items():
         if value is not None and not isinstance(value, str):
             reason = "must be text, or null to remove it"
-            problems.append(Problem("METADATA_INVALID", f"metadata.{key}", str(value), reason))
+            problems.append(Problem("METADATA_INVALID", f"metadata.{key}", as_written(value), reason))
         elif not 0 < len(key) < 64 or not key.isprintable() or not (value or "").isprintable():
             reason = "a key has 1 to 63 printable characters, and a value is printable"
             problems.append(Problem("METADATA_INVALID", "metadata", key, reason))

@@ -129,7 +129,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "INVALID_DEVICE_SPEC": ("80", "the device's CDI spec says something that cannot be"),
     "INVALID_REQUEST": ("80", "the request is wrong; the field and the reason say how"),
     "LABELS_INVALID": ("80", "labels map short names to text"),
-    "LEDGER_CORRUPT": ("91", "the ledger is damaged or not a ledger; see [the ledger](ledger.md#a-damaged-ledger)"),
+    "LEDGER_CORRUPT": (
+        "91",
+        "the ledger is damaged or not a ledger; see [the ledger](ledger.md#a-ledger-that-was-lost-restored-or-damaged)",
+    ),
     "LEDGER_DRIVER_MISSING": ("91", "the driver for PostgreSQL is not installed; `pip install 'dibs[postgres]'`"),
     "LEDGER_IO_ERROR": ("91", "the ledger's disk failed; nothing was changed"),
     "LEDGER_LOCKED": ("83", "another process has kept the ledger locked for a minute"),

@@ -25,7 +25,7 @@ from dibs.workloads.service import Workloads
 # What only a process on the gateway's own machine has a use for.
 ON_THE_MACHINE = {
     "backend_of", "check_running", "connect", "expire", "home", "identity", "ledger", "page", "registry", "relabel",
-    "renew", "seen_by", "snapshot", "started_by_dibs", "usage",
+    "renew", "reserve", "seen_by", "snapshot", "started_by_dibs", "usage",
 }  # fmt: skip
 ONLY_REMOTE = {"claim", "claims", "forget_claim", "keep_claim", "target"}
 
@@ -91,8 +91,10 @@ def test_a_request_arrives_as_it_was_meant(mapping: dict[str, Any]) -> None:
 def test_every_field_of_a_request_goes_over_the_wire() -> None:
     fields = {field.name for field in msgspec.structs.fields(SandboxSpec)}
     tried = {"resources", "ttl_seconds", "wait_seconds", "grace_seconds", "shm_bytes", "root", "image", "wishes"}
+    tried |= {"publish"}
     assert fields - tried <= set(FIELDS), "a new field: send it in `mapping_of`, and try it here"
-    for mapping in ({"root": "/srv/root"}, {"image": "python:3.12"}):
+    published = {"publish": ["8080:80", "127.0.0.2:9090:90"], "network": "private"}
+    for mapping in ({"root": "/srv/root"}, {"image": "python:3.12"}, published):
         assert parse_spec(mapping_of(parse_spec(mapping), here=False)) == parse_spec(mapping)
 
 

@@ -132,7 +132,7 @@ def explain_request(
         try:
             backend = registry.get(name, uid)  # refused where this user may not have it; the others are explained
             problems = refused + backend_problems(spec, backend, registry)
-            note = networks.settle(spec, backend, gateway=who.gateway)[1]
+            note = "" if problems else networks.settle(spec, backend, gateway=who.gateway)[1]
         except DibsError as failure:
             problems, note = list(failure.problems), ""
         fits = isinstance(decision, DevicePlan)

@@ -46,9 +46,9 @@ def prepare() -> None:
 class Packing:
     """One file or folder. `open` first: it says what is wrong before anything is sent."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str = "") -> None:
         self._path = os.path.abspath(os.path.realpath(path) if path.endswith("/") else path)
-        self._name = os.path.basename(os.path.abspath(path)) or "."
+        self._name = name or os.path.basename(os.path.abspath(path)) or "."
         self._root = -1  # the folder that it is in
         self._seen: dict[tuple[int, int], str] = {}
         self._kernels: set[int] = set()
@@ -189,9 +189,9 @@ def header(
     return one.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def pack(path: str) -> Iterator[bytes]:
-    """A file or folder as a tar stream, its entries named after the last part of the path. Raises Refused early."""
-    packing = Packing(path)
+def pack(path: str, name: str = "") -> Iterator[bytes]:
+    """A file or folder as a tar stream, its entries below `name` or the last part of the path. Raises Refused early."""
+    packing = Packing(path, name)
     packing.open()
 
     def gathered() -> Iterator[bytes]:

@@ -324,9 +324,12 @@ def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
 def cp(source: str, target: str) -> None:
     """Copy files into a sandbox or out of it. One side is SANDBOX:PATH; folders are copied whole.
 
+    Below TARGET if that is a folder, else under that name.
+
     \b
     Examples:
       dibs cp ./data lab:/tmp
+      dibs cp ./data lab:/tmp/input
       dibs cp lab:/tmp/result.json .
     """
     from dibs.remote.choose import open_service

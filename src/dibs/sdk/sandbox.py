@@ -216,7 +216,7 @@ class Sandbox:
             return self._service.logs(self.id, follow=follow)
 
     def copy_to(self, source: str, path: str) -> None:
-        """A file or folder of the host into the sandbox, below the folder `path`."""
+        """A file or folder of the host into the sandbox: below `path` if that is a folder, else as `path`."""
         with self._lock:
             copy_to(self._service, source, self.id, path)
 

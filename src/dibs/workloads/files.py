@@ -6,18 +6,36 @@ The command line and the SDK call it, in process and over a gateway alike: what 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
-from dibs.errors import InvalidRequest
+from dibs.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
+_NOTHING = bytes(1024)  # a tar stream without members
+
 
 def copy_to(service: Workloads, source: str, reference: str, path: str) -> None:
-    """A file or folder of the host into a sandbox, below the folder `path`."""
-    service.copy_in(reference, pack(source), path)
+    """A file or folder of the host into a sandbox: below `path` if that is a folder there, else as `path`."""
+    try:
+        service.copy_in(reference, pack(source), path)
+    except (NotFound, InvalidRequest):
+        folder, name = posixpath.split(path)
+        if name in ("", ".", "..") or _is_folder(service, reference, path):
+            raise
+        service.copy_in(reference, pack(source, name), folder or ".")
+
+
+def _is_folder(service: Workloads, reference: str, path: str) -> bool:
+    """Whether files can be put below `path`: nothing at all is put there."""
+    try:
+        service.copy_in(reference, iter([_NOTHING]), path)
+    except (NotFound, InvalidRequest):
+        return False
+    return True
 
 
 def copy_from(service: Workloads, reference: str, path: str, target: str) -> list[str]:
@@ -26,6 +44,8 @@ def copy_from(service: Workloads, reference: str, path: str, target: str) -> lis
     The symbolic links that were copied and lead out of what was copied: they are as the sandbox made them, and dibs
     follows none of them, but whoever opens one reads or writes where it leads.
     """
+    if target.endswith("/") and not os.path.isdir(target):
+        _refuse(target, "there is no such folder", "make it first, or leave out the slash for a new name")
     if not os.path.isdir(target) and not os.path.isdir(os.path.dirname(os.path.abspath(target))):
         _refuse(target, "its folder does not exist", "make it first")
     return unpack(service.copy_out(reference, path), target, os.path.basename(os.path.normpath(path)))
@@ -35,13 +55,13 @@ def _refuse(value: str, reason: str, remedy: str) -> NoReturn:
     raise InvalidRequest(reason, field="cp", value=value, code="COPY_INVALID", remedy=remedy)
 
 
-def pack(path: str) -> Iterator[bytes]:
-    """A file or folder as a tar stream, piece by piece."""
+def pack(path: str, name: str = "") -> Iterator[bytes]:
+    """A file or folder as a tar stream, piece by piece; `name`: what it is called there, if not as here."""
     from dibs.backends import packing
     from dibs.backends.archive import Refused
 
     try:
-        pieces = packing.pack(path)
+        pieces = packing.pack(path, name)
     except Refused as error:
         if error.kind == "missing":
             _refuse(path, "there is no such file or folder", "check the path")

@@ -20,6 +20,10 @@ from dibs.backends.proc import unescape
 from dibs.errors import BackendUnavailable, Unsupported
 
 PARENT = "dibs"
+DELEGATED = (
+    "run dibs as root; or with systemd start it as: systemd-run --user --scope -p Delegate=yes -- dibs …;"
+    " or have root give you a group of cgroup version 2; or leave the limit out"
+)
 PERIOD = 100_000  # microseconds, the kernel's own default
 LONG_PERIOD = 1_000_000  # for shares so small that the quota would be under the kernel's least of 1 ms
 CONTROLLERS = ("cpu", "memory", "pids")
@@ -119,7 +123,7 @@ def _try(version: int, parent: str, controller: str) -> Tree:
             version,
             "",
             f"no control group can be made in {os.path.dirname(parent)}: {(error.strerror or str(error)).lower()}",
-            "run dibs as root, or in a delegated group (systemd-run --user --scope -p Delegate=yes …)",
+            DELEGATED if version == 2 else f"run dibs as root, or have root give you {parent} (mkdir, chown)",
         )
     return Tree(version, parent)
 

@@ -13,6 +13,7 @@ import pytest
 from tests.local.bench import ENV, PATIENCE, Bench
 
 from dibs.backends.local.backend import LocalBackend
+from dibs.backends.local.shim_client import Connection
 from dibs.backends.port import Handle, Phase
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict
 from dibs.process import absent
@@ -226,6 +227,18 @@ def test_a_foreground_sandbox_ends_when_its_client_is_killed(bench: Bench) -> No
     status = bench.backend.wait(handle, PATIENCE)
     assert status.exit is not None
     assert (status.exit.reason, status.exit.code) == ("client-gone", 3)
+
+
+def test_a_foreground_sandbox_whose_client_is_gone_before_the_start_ends(bench: Bench) -> None:
+    handle = bench.create("sleep", "1000", foreground=True, grace_seconds=0.5)
+    connection = Connection.to(Path(handle.folder))
+    assert connection is not None
+    assert connection.ask(b"H", [("mode", "attach")]) is not None
+    connection.close()
+    bench.backend.start(handle)
+    ended = bench.backend.wait(handle, PATIENCE).exit
+    assert ended is not None
+    assert ended.reason == "client-gone"
 
 
 def test_a_client_that_says_goodbye_leaves_a_foreground_sandbox_running(bench: Bench) -> None:

@@ -27,7 +27,7 @@ ON_THE_MACHINE = {
     "backend_of", "check_running", "connect", "expire", "home", "identity", "ledger", "page", "registry", "relabel",
     "renew", "reserve", "seen_by", "snapshot", "started_by_dibs", "usage",
 }  # fmt: skip
-ONLY_REMOTE = {"claim", "claims", "forget_claim", "keep_claim", "target"}
+ONLY_REMOTE = {"asked", "broken", "claim", "claims", "forget_claim", "keep_claim", "open", "target"}
 
 
 def public(kind: type) -> set[str]:

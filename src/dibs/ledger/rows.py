@@ -123,7 +123,8 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     """A place in the queue. With `sandbox_id` it is that of a queued sandbox, which outlives its owner.
 
     `deadline` and `called_at` are seconds of CLOCK_BOOTTIME in the boot `boot`: a clock that does not jump. `wake` is
-    the FIFO on which its owner listens. `called_at`: since when the owner has been called and has not answered.
+    the FIFO on which its owner listens. `called_at`: since when the owner has been called and has not answered. `kept`:
+    seconds that the place is kept once its owner is gone: a client of the host service comes back after a restart.
     """
 
     seq: int
@@ -139,6 +140,7 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: float | None = None
     wake: str = ""
     called_at: float | None = None
+    kept: float = 0.0
 
     def remaining(self, boot: str, now: float) -> float | None:
         """Seconds until the deadline, at `now` in the boot `boot`; None if that is not known."""

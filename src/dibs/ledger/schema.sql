@@ -90,7 +90,8 @@ CREATE TABLE taints (
 );
 
 -- The queue, in the order of `seq`. `deadline` and `called_at` are seconds of CLOCK_BOOTTIME in the boot `boot`; `wake` is
--- the FIFO on which the waiting process listens, and which has no reader once that process is gone.
+-- the FIFO on which the waiting process listens, and which has no reader once that process is gone. `kept`: seconds that the
+-- place is kept from then on.
 CREATE TABLE tickets (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
@@ -105,7 +106,8 @@ CREATE TABLE tickets (
     boot        TEXT NOT NULL DEFAULT '',
     deadline    REAL,
     wake        TEXT NOT NULL DEFAULT '',
-    called_at   REAL
+    called_at   REAL,
+    kept        REAL NOT NULL DEFAULT 0
 );
 
 CREATE INDEX tickets_by_sandbox ON tickets (sandbox_id);

@@ -19,6 +19,7 @@ from dibs.process import ProcessName, boot_id, boottime
 
 PROCESS = msgspec.json.Decoder(ProcessName)
 ANSWER = 3.0  # seconds in which whoever is called must answer; else others are served first
+RETURN = 30.0  # the same for a kept place: its client needs a service that is up again, and then comes back
 _WOKEN = 2  # how many are woken when something was freed
 _WAKEABLE = 16  # among how many they are looked for
 
@@ -36,16 +37,17 @@ class Tickets(Books):
         wait_seconds: float | None = None,
         ticket: str = "",
         wake: str = "",
+        kept: float = 0.0,
     ) -> str:
         """Take the last place. `wake`: the FIFO named after `ticket` on which the owner listens for its turn."""
         ticket = ticket or new_id("tk")
         self._db.execute(
             "INSERT INTO tickets (id, host, uid, username, owner, request, created_at, sandbox_id, tenant, boot,"
-            " deadline, wake) VALUES (:id, :host, :uid, :username, :owner, :request, :now, :sandbox, :tenant, :boot,"
-            " :deadline, :wake)",
+            " deadline, wake, kept) VALUES (:id, :host, :uid, :username, :owner, :request, :now, :sandbox, :tenant,"
+            " :boot, :deadline, :wake, :kept)",
             id=ticket, host=self.host, uid=uid, username=username, owner=encode(owner), request=request.decode(),
             now=time.time(), sandbox=sandbox_id, tenant=tenant, boot=boot_id(),
-            deadline=None if wait_seconds is None else boottime() + wait_seconds, wake=wake,
+            deadline=None if wait_seconds is None else boottime() + wait_seconds, wake=wake, kept=kept,
         )  # fmt: skip
         self.note("queue.joined", sandbox_id=sandbox_id, detail=ticket)
         return ticket
@@ -96,6 +98,14 @@ class Tickets(Books):
         """Whoever holds this ticket is there."""
         self._db.execute("UPDATE tickets SET called_at = NULL WHERE id = :id AND called_at IS NOT NULL", id=ticket)
 
+    def take_over(self, ticket: str, owner: ProcessName, wake: str) -> None:
+        """The client of a kept place is back: another process waits for it now."""
+        self._db.execute(
+            "UPDATE tickets SET owner = :owner, wake = :wake, called_at = NULL WHERE id = :id",
+            id=ticket, owner=encode(owner), wake=wake,
+        )  # fmt: skip
+        self.note("queue.resumed", detail=ticket)
+
     def dequeue(self, ticket: str, why: str) -> bool:
         """Give a place back. False if it was gone already."""
         if not self._db.execute("DELETE FROM tickets WHERE id = :id", id=ticket):
@@ -116,5 +126,5 @@ def _ticket(row: Mapping[str, Any]) -> Ticket:
     return Ticket(
         row["seq"], row["id"], row["username"], decoded(PROCESS, row["owner"], "ticket"), str(row["request"]).encode(),
         row["created_at"], row["sandbox_id"], row["tenant"], row["uid"], row["boot"], row["deadline"], row["wake"],
-        row["called_at"],
+        row["called_at"], row["kept"],
     )  # fmt: skip

@@ -15,10 +15,11 @@ import msgspec
 
 from dibs.backends.port import Exec, LogRecord, Session
 from dibs.devices.model import Device, Inventory
-from dibs.errors import NotFound, Timeout
+from dibs.errors import BackendUnavailable, NotFound, Timeout
 from dibs.http import Response, segment
 from dibs.ledger.rows import Event, Lease, SandboxRow, Taint, Ticket
 from dibs.plan.explanation import Explanation
+from dibs.remote.choose import host_socket
 from dibs.remote.line import Line
 from dibs.remote.rows import device_of, event_row, inventory_of, lease_row, mapping_of, sandbox_row, ticket_row
 from dibs.remote.target import Target
@@ -47,8 +48,13 @@ class RemoteWorkloads:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._line = Line(target)
+        self._direct: dict[str, Socket | None] = {}  # of sandboxes that we are attached to ourselves
 
     def close(self) -> None:
+        for line in self._direct.values():
+            if line is not None:
+                line.close()
+        self._direct.clear()
         self._line.close()
 
     def __enter__(self) -> RemoteWorkloads:
@@ -182,8 +188,33 @@ class RemoteWorkloads:
     ) -> tuple[SandboxRow, Session]:
         from dibs.remote.session import RemoteSession
 
-        line, row = self._make(spec, base_env, True, on_wait, on_note)
+        if self.target.address == f"unix://{host_socket()}":
+            from dibs.remote.direct import launch
+
+            row, own, line = launch(self, spec, base_env, on_wait, on_note)
+            if own is not None:
+                self._direct[row.id] = line
+                return row, own
+            assert line is not None
+        else:
+            line, row = self._make(spec, base_env, True, on_wait, on_note)
         return row, RemoteSession(line, interactive=spec.interactive or spec.tty)
+
+    def asked(self, spec: SandboxSpec, base_env: Mapping[str, str] | None) -> dict[str, Any]:
+        """What is asked for, as it is sent."""
+        mapping = mapping_of(spec, here=self.target.host)
+        if base_env and self.target.host:
+            # On another machine the variables of this one (PATH, HOME …) would be wrong, and some are secret.
+            mapping["base_env"] = {name: value for name, value in base_env.items() if "\0" not in value}
+        return mapping
+
+    def open(self, path: str) -> Socket:
+        from dibs.remote.session import Socket
+
+        return Socket(self._line, path)
+
+    def broken(self, reason: str) -> BackendUnavailable:
+        return self._line.broken(reason)
 
     def _make(
         self,
@@ -195,10 +226,7 @@ class RemoteWorkloads:
     ) -> tuple[Socket, SandboxRow]:
         from dibs.remote.session import CONTROL, Socket, news, refusal_of
 
-        mapping = mapping_of(spec, here=self.target.host)
-        if base_env and self.target.host:
-            # On another machine the variables of this one (PATH, HOME …) would be wrong, and some are secret.
-            mapping["base_env"] = {name: value for name, value in base_env.items() if "\0" not in value}
+        mapping = self.asked(spec, base_env)
         line = Socket(self._line, "/run")
         try:
             line.send(CONTROL + msgspec.json.encode({"run": mapping, "foreground": foreground}))
@@ -299,7 +327,11 @@ class RemoteWorkloads:
                 raise Timeout("the sandbox still runs", field="sandbox", value=row.name, remedy=remedy)
 
     def settle(self, reference: str) -> SandboxRow:
-        """A gateway settles what has ended before it tells of the end."""
+        """A gateway settles what has ended before it tells of the end. One that was not in between is told of it."""
+        if reference in self._direct:
+            from dibs.remote.direct import settle
+
+            return settle(self, reference, self._direct.pop(reference))
         return self.sandbox(reference)
 
 

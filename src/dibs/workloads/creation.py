@@ -226,8 +226,13 @@ class Creation:
 
     # -- delivering -------------------------------------------------------------------------------------------------
 
-    def deliver(self, order: Order, prepared: Prepared) -> Session | None:
-        """Create, prove, start. In the foreground: attached before the start, so that no output is missed."""
+    def deliver(
+        self, order: Order, prepared: Prepared, attach: Callable[[Handle], Session] | None = None
+    ) -> Session | None:
+        """Create, prove, start. In the foreground: attached before the start, so that no output is missed.
+
+        `attach`: how, if not by the backend itself; only for one that holds the command back.
+        """
         backend, workload = order.backend, prepared.workload
         sandbox_id = order.sandbox_id
         handle: Handle | None = None
@@ -265,7 +270,7 @@ class Creation:
                     expires_at=None if ttl is None else time.time() + ttl,
                 )
             if backend.holds:
-                session = backend.attach(handle) if workload.foreground else None
+                session = (attach or backend.attach)(handle) if workload.foreground else None
                 self._start(order, handle, receipt)
         except BaseException as error:
             if session is not None:

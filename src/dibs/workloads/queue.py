@@ -19,7 +19,7 @@ import msgspec
 from dibs.doorbell import ring
 from dibs.ledger.rows import Ticket, decoded
 from dibs.ledger.store import Ledger
-from dibs.ledger.tickets import ANSWER
+from dibs.ledger.tickets import ANSWER, RETURN
 from dibs.process import ProcessName, absent, boot_id, boottime
 from dibs.request.model import Request
 
@@ -63,7 +63,7 @@ def in_front(
 def passed_over(ticket: Ticket, boot: str, now: float) -> bool:
     """Whether it was called and did not answer, or its time is over."""
     remaining = ticket.remaining(boot, now)
-    return ticket.silent_for(now) > ANSWER or (remaining is not None and remaining <= 0)
+    return ticket.silent_for(now) > (RETURN if ticket.kept else ANSWER) or (remaining is not None and remaining <= 0)
 
 
 def void(ticket: Ticket, boot: str, now: float) -> str:
@@ -73,9 +73,14 @@ def void(ticket: Ticket, boot: str, now: float) -> str:
     remaining = ticket.remaining(boot, now)
     if remaining is not None and remaining <= 0:
         return "its time was over"
-    if (ticket.wake and ring(ticket.wake, quietly=True) is False) or absent(ticket.owner):
+    if deserted(ticket) and (not ticket.kept or ticket.silent_for(now) > ticket.kept):
         return "its owner is gone"
     return ""
+
+
+def deserted(ticket: Ticket) -> bool:
+    """Whether the process that waited with it is proved gone."""
+    return bool(ticket.wake and ring(ticket.wake, quietly=True) is False) or absent(ticket.owner)
 
 
 def drop_void(ledger: Ledger) -> None:
@@ -91,8 +96,11 @@ def drop_void(ledger: Ledger) -> None:
         start = int.from_bytes(os.urandom(4)) % len(tickets)
         checked = [*tickets[: _CHECKED // 2], *tickets[start : start + _CHECKED // 2]]
     gone = {ticket.id: why for ticket in checked if (why := void(ticket, boot, now))}
-    if gone:
+    # A kept place is called when its process is gone: the time in which its client must be back counts from then on.
+    kept = [one.id for one in checked if one.kept and one.called_at is None and one.id not in gone and deserted(one)]
+    if gone or kept:
         with ledger.writing():
+            ledger.call(kept)
             for ticket, why in gone.items():
                 ledger.dequeue(ticket, why)
     if checked is tickets:

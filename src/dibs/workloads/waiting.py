@@ -19,6 +19,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -35,7 +36,7 @@ from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.creation import Creation
 from dibs.workloads.identity import Identity
-from dibs.workloads.queue import drop_void, first_processes, in_front, passed_over, void
+from dibs.workloads.queue import deserted, drop_void, first_processes, in_front, passed_over, void
 from dibs.workloads.reconcile import handle_of, reconcile
 from dibs.workloads.registry import Registry
 
@@ -70,8 +71,14 @@ class Waiting:
         spec: SandboxSpec,
         who: Identity,
         on_wait: Callable[[WaitNews], None] | None,
+        *,
+        ticket: str = "",
+        kept: float = 0.0,
     ) -> None:
+        """`ticket`: the id of the place, which is resumed if there is one. `kept`: see `Ticket`."""
         self.ticket: str | None = None
+        self._wanted_ticket = ticket
+        self._kept = kept
         self._ledger = ledger
         self._registry = registry
         self._spec = spec
@@ -89,11 +96,40 @@ class Waiting:
         self._again = False  # whether to look once more before the first sleep
 
     def __enter__(self) -> Waiting:
+        if self._wanted_ticket:
+            self._resume()
         return self
+
+    def _resume(self) -> None:
+        """Go on with a place whose process is gone, if it is ours."""
+        with self._ledger.writing():
+            found = self._ledger.ticket(self._wanted_ticket)
+            if found is None:
+                return
+            same = (found.uid, found.tenant) == (self._who.uid, self._who.tenant)
+            request = encode(self._spec.resources).encode()
+            if not same or found.request != request or found.sandbox_id is not None or not deserted(found):
+                raise Conflict(
+                    "this place in the queue is in use", field="ticket", value=found.id, code="TICKET_IN_USE",
+                    remedy="ask with another id, or without one",
+                )  # fmt: skip
+            with suppress(FileNotFoundError):
+                (self._ledger.home.queue / found.id).unlink()
+            self._bell = Doorbell(self._ledger.home.queue / found.id, group=self._ledger.home.shared)
+            self._ledger.take_over(found.id, myself(), str(self._bell.path))
+        self.ticket = found.id
+        remaining = found.remaining(boot_id(), self._began)
+        if remaining is not None:
+            self._deadline = self._began + remaining
+            self._began = self._deadline - self._limit
+
+    def leaves(self) -> bool:
+        """Whether the place is kept for a client that comes back, rather than given up."""
+        return False
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.ticket is not None:
+            if self.ticket is not None and not self.leaves():
                 with self._ledger.writing():
                     self._ledger.dequeue(self.ticket, "gave up")
         finally:
@@ -158,7 +194,7 @@ class Waiting:
                 ring(one.wake)
 
     def _join(self) -> str:
-        ticket = new_id("tk")
+        ticket = self._wanted_ticket or new_id("tk")
         home = self._ledger.home
         try:
             self._bell = Doorbell(home.queue / ticket, group=home.shared)
@@ -171,6 +207,7 @@ class Waiting:
         self.ticket = self._ledger.enqueue(
             myself(), self._who.uid, self._who.name, encode(self._spec.resources).encode(), tenant=self._who.tenant,
             wait_seconds=max(0.0, self._deadline - boottime()), ticket=ticket, wake=str(self._bell.path),
+            kept=self._kept,
         )  # fmt: skip
         return self.ticket
 

@@ -156,6 +156,7 @@ class Shim(Keeper):
             self.uplink = Uplink(self.folder, self.sandbox_id, words, [v for k, v in spec if k == "publish"])
         self.log = Log(self.folder, int(one["logmax"]))
         self.held = True
+        self.deserted = False  # the one for whom it is to run was attached, and has gone before the start
         self.phase_fd = -1
         self.init = -1
         self.init_fd = -1
@@ -412,6 +413,10 @@ class Shim(Keeper):
         else:
             sock.close()
 
+    def drop(self, client: Client) -> None:
+        self.deserted = self.deserted or (self.held and client.mode == "attach" and not client.bye)
+        super().drop(client)
+
     def request(self, client: Client, kind: bytes, fields: dict[str, str]) -> None:
         if kind == b"Q":
             self.answer(client, [("phase", self.phase())])
@@ -463,6 +468,8 @@ class Shim(Keeper):
         if one is not None and one[0] == b"G":
             self.start()
             self.release(frame(b"A", encode(self.await_command())))
+            if self.foreground and self.deserted and not any(one.mode == "attach" for one in self.clients.values()):
+                self.hang_up()
         elif not data or one is not None:
             self.release(b"")
             self.stop("not-started", 0)

@@ -7,21 +7,32 @@ foreground for him ends. (What shall be made whoever listens is asked for with P
     first, from the client    3 {"run": {…the request, base_env…}, "foreground": true}
     from the gateway          3 {"waiting": {…}}   3 {"note": "…"}   3 {"sandbox": {…}}   3 {"error": {…}}
     then, in the foreground   as in `talking`
+
+A client of the host service is on the same machine, and the sandbox is its own user's: in the foreground it talks to
+the sandbox directly, so that a restart of the service is nothing to either. Its place in the queue has an id of its
+choice (`ticket`), and is kept for a while when the service goes: the client comes back with the same id.
+
+    first, from the client    3 {"run": {…}, "foreground": true, "direct": true, "ticket": "tk-…"}
+    from the gateway          3 {"attach": {"id": "sb-…", "folder": "…"}}, before the command is started
+    from the client           3 {"attached": true}, or false: then it is a conversation over the gateway, as above
+    at the end                3 {"ended": true} from the client, 3 {"settled": true} when the devices are free
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
 from litestar import websocket
 
-from dibs.backends.port import Exit, Output, Session
+from dibs.backends.port import Exit, Handle, Output, Session
 from dibs.errors import Conflict, DibsError, InvalidRequest
 from dibs.gateway.auth import require
 from dibs.gateway.native.common import NoQuery, gateway_of, query
@@ -44,6 +55,9 @@ from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 from dibs.workloads.waiting import Waiting, WaitNews
 
+_KEPT = 120.0  # seconds that a place is kept for a client that comes back after a restart
+_ATTACHING = 60.0  # seconds that a client gets to attach
+_TICKET = re.compile(r"tk-[0-9a-f]{12,32}", re.ASCII)
 _WAITING_AT_ONCE = 64  # callers who wait in a thread; the next ones wait for one of these, and are told so
 
 Tell = Callable[[dict[str, Any]], None]
@@ -55,6 +69,25 @@ class Wish(msgspec.Struct, frozen=True):
     spec: SandboxSpec
     base_env: dict[str, str]
     foreground: bool
+    direct: bool = False
+    ticket: str = ""
+
+
+class Direct:
+    """In place of a session: the client itself is attached to the sandbox."""
+
+    def close(self) -> None:
+        return None
+
+
+class Caller:
+    """What the thread that makes a sandbox knows of the one who listens."""
+
+    def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        self.gone = threading.Event()
+        self.stopping = stopping  # whether it is us who go
+        self.answered = threading.Event()
+        self.attached = False
 
 
 class CallersWaiting(Waiting):
@@ -62,10 +95,17 @@ class CallersWaiting(Waiting):
 
     tell_often = True  # that is when it is noticed that he has hung up
 
-    def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, gone: threading.Event) -> None:
-        super().__init__(workloads.ledger, workloads.registry, spec, workloads.identity, self._pass_on)
+    def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, caller: Caller, ticket: str = "") -> None:
+        super().__init__(
+            workloads.ledger, workloads.registry, spec, workloads.identity, self._pass_on,
+            ticket=ticket, kept=_KEPT if ticket else 0.0,
+        )  # fmt: skip
         self._send = tell
-        self._gone = gone
+        self._caller = caller
+        self._gone = caller.gone
+
+    def leaves(self) -> bool:
+        return bool(self._kept) and self._caller.stopping()
 
     def wait(self, refusal: Refusal) -> bool:
         if self._gone.is_set():
@@ -96,6 +136,9 @@ async def run(socket: Socket) -> None:
             await _show(socket, gateway, who, sandbox_id)
             await socket.close(1000)
             return
+        if isinstance(session, Direct):
+            await _attend(socket, gateway, who, sandbox_id)
+            return
         async with AsyncSession(session) as talk:
             ended = False
             try:
@@ -106,7 +149,26 @@ async def run(socket: Socket) -> None:
                     await _let_go(gateway, session, sandbox_id)
 
 
-async def _let_go(gateway: Gateway, session: Session, sandbox_id: str) -> None:
+async def _attend(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: str) -> None:
+    """Until a client that is attached itself says that its command has ended, or hangs up. A stop of ours ends nothing:
+    the sandbox has its client, and ends with it."""
+    try:
+        await _show(socket, gateway, who, sandbox_id)
+        frame = await next_frame(socket)
+        if frame[0] != CONTROL or read_object(frame[1:]) != {"ended": True}:
+            raise InvalidRequest(
+                "only the end can be told here", field="frame", code="FRAME_INVALID", remedy="see docs"
+            )
+        await gateway.pool.call_long(lambda w: w.settle(sandbox_id))
+        await send(socket, CONTROL, b'{"settled":true}')
+        await socket.close(1000)
+    except BaseException:
+        if not gateway.stopping:
+            await _let_go(gateway, None, sandbox_id)
+        raise
+
+
+async def _let_go(gateway: Gateway, session: Session | None, sandbox_id: str) -> None:
     """Nobody listens any more: what ran in the foreground ends, as if the client itself had been its parent."""
     connection = getattr(session, "_connection", None)
     if connection is not None:
@@ -124,13 +186,21 @@ async def _let_go(gateway: Gateway, session: Session, sandbox_id: str) -> None:
 def _read(frame: bytes, gateway: Gateway) -> Wish:
     data = read_object(frame[1:]) if frame[0] == CONTROL else {}
     mapping, foreground = data.get("run"), data.get("foreground", False)
-    if not isinstance(mapping, dict) or not isinstance(foreground, bool) or set(data) - {"run", "foreground"}:
+    direct, ticket = data.get("direct", False), data.get("ticket", "")
+    known = {"run", "foreground", "direct", "ticket"}
+    if (
+        not isinstance(mapping, dict)
+        or not isinstance(foreground, bool)
+        or not isinstance(direct, bool)
+        or not (isinstance(ticket, str) and (not ticket or _TICKET.fullmatch(ticket)))
+        or set(data) - known
+    ):
         raise InvalidRequest(
             "the first frame must say what to run", field="run", code="FIELD_MISSING",
             remedy='send byte 3 and {"run": {"command": [...]}, "foreground": true}',
         )  # fmt: skip
     base_env = environment_of(mapping)
-    return Wish(within_ttl(parse_spec(mapping), gateway), base_env, foreground)
+    return Wish(within_ttl(parse_spec(mapping), gateway), base_env, foreground, direct, ticket)
 
 
 async def _show(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: str) -> None:
@@ -142,18 +212,19 @@ async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> 
     """Make it in a thread, pass on its news, and notice when nobody listens any more."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-    gone = threading.Event()
+    caller = Caller(lambda: gateway.stopping)
+    gone = caller.gone
 
     def tell(words: dict[str, Any]) -> None:
         loop.call_soon_threadsafe(news.put_nowait, words)
 
     def work(workloads: Workloads) -> tuple[SandboxId, Session | None]:
-        return make(workloads.seen_by(who), wish, tell, gone)
+        return make(workloads.seen_by(who), wish, tell, caller)
 
     async with _place(gateway, wish):
         making = asyncio.ensure_future(gateway.pool.call_long(work))
         making.add_done_callback(lambda _: news.put_nowait(None))
-        listening = loop.create_task(_listen(socket, gone))
+        listening = loop.create_task(_listen(socket, caller))
         try:
             while (words := await news.get()) is not None:
                 with contextlib.suppress(Exception):  # nobody there: `gone` says so, and the thread lets go
@@ -168,7 +239,10 @@ async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> 
                     await asyncio.shield(making)
         sandbox_id, session = await making
         if gone.is_set():
-            if session is not None:
+            if isinstance(session, Direct):
+                if not gateway.stopping:
+                    await _let_go(gateway, None, sandbox_id)
+            elif session is not None:
                 session.close()
             raise ClientGone
         return sandbox_id, session
@@ -189,14 +263,22 @@ async def _place(gateway: Gateway, wish: Wish) -> Any:
 _places: WeakKeyDictionary[Gateway, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-async def _listen(socket: Socket, gone: threading.Event) -> None:
-    """Until the caller hangs up. He has nothing to say before there is a sandbox."""
+async def _listen(socket: Socket, caller: Caller) -> None:
+    """Until the caller hangs up. Before there is a sandbox, all it may say is whether it is attached."""
     with contextlib.suppress(ClientGone, DibsError):
-        await next_frame(socket)
-    gone.set()
+        while not caller.answered.is_set():
+            frame = await next_frame(socket)
+            words = read_object(frame[1:]) if frame[0] == CONTROL else {}
+            if not isinstance(words.get("attached"), bool):
+                break
+            caller.attached = words["attached"]
+            caller.answered.set()
+        else:
+            await asyncio.get_running_loop().create_future()  # the next frame belongs to the conversation
+    caller.gone.set()
 
 
-def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) -> tuple[SandboxId, Session | None]:
+def make(workloads: Workloads, wish: Wish, tell: Tell, caller: Caller) -> tuple[SandboxId, Session | None]:
     """As `Workloads.create` and `launch`, within what the caller may have."""
     backend, spec = choose(check_reach(workloads, wish.spec), workloads.registry, workloads.identity.uid)
     creation = Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
@@ -204,10 +286,24 @@ def make(workloads: Workloads, wish: Wish, tell: Tell, gone: threading.Event) ->
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=workloads.identity,
         base_env=wish.base_env, foreground=wish.foreground,
     )  # fmt: skip
-    prepared = workloads.reserve(creation, order, CallersWaiting(workloads, spec, tell, gone))
+    direct = wish.direct and wish.foreground and backend.holds and not workloads.identity.afar
+    ticket = wish.ticket if direct else ""
+    prepared = workloads.reserve(creation, order, CallersWaiting(workloads, spec, tell, caller, ticket))
     for note in prepared.notes:
         tell({"note": note})
-    return order.sandbox_id, creation.deliver(order, prepared)
+
+    def attach(handle: Handle) -> Session:
+        """Have the client attach itself; here, if it cannot."""
+        tell({"attach": {"id": handle.sandbox_id, "folder": handle.folder}})
+        until = time.monotonic() + _ATTACHING
+        while not caller.answered.wait(0.1):
+            if caller.gone.is_set():
+                raise _hung_up()
+            if time.monotonic() > until:
+                raise Conflict("the caller did not attach", field="run", code="CALLER_GONE", remedy="try again")
+        return cast("Session", Direct()) if caller.attached else backend.attach(handle)
+
+    return order.sandbox_id, creation.deliver(order, prepared, attach if direct else None)
 
 
 async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> bool:

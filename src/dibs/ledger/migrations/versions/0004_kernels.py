@@ -40,6 +40,7 @@ ALTER TABLE tickets ADD COLUMN boot TEXT NOT NULL DEFAULT '';
 ALTER TABLE tickets ADD COLUMN deadline REAL;
 ALTER TABLE tickets ADD COLUMN wake TEXT NOT NULL DEFAULT '';
 ALTER TABLE tickets ADD COLUMN called_at REAL;
+ALTER TABLE tickets ADD COLUMN kept REAL NOT NULL DEFAULT 0;
 UPDATE tickets SET tenant = sandboxes.tenant FROM sandboxes WHERE sandboxes.id = tickets.sandbox_id;
 """
 

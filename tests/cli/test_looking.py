@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,25 @@ def test_output_to_a_closed_pipe_is_no_traceback(eight_gpus: Home, tmp_path: Pat
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_there_for_each_shell(dibs: Dibs, shell: str) -> None:
     assert "_DIBS_COMPLETE" in dibs("completion", shell).stdout
+
+
+def test_every_time_in_data_is_iso_8601_in_utc(eight_gpus: Home, dibs: Dibs) -> None:
+    assert dibs("sandbox", "create", "--name", "lab", "--gpu", "1", "--ttl", "1h").returncode == 0
+    names = re.compile(r"at|since|created|started|ended|expires|\w+_at")
+    seen = set()
+
+    def look(value: object, verb: str) -> None:
+        if isinstance(value, list):
+            for inner in value:
+                look(inner, verb)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                if names.fullmatch(key) and inner is not None:
+                    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(inner)), (verb, key, inner)
+                    seen.add((verb, key))
+                look(inner, verb)
+
+    for verb in (("leases",), ("ps",), ("sandbox", "show", "lab"), ("gpus",), ("receipt", "lab")):
+        look(json.loads(dibs(*verb, "-o", "json").stdout), verb[0])
+    assert {("leases", "created_at"), ("gpus", "since"), ("receipt", "at"), ("sandbox", "at")} <= seen
+    assert ("ps", "expires") in seen

@@ -41,7 +41,7 @@ def check(file: tuple[str, ...], output: str) -> int:
     if output == "table":
         show(checked_lines(file, found))
     else:
-        show_data(checked_data(file, found), output)
+        show_data(checked_data(file, found), output, own=False)
     return 80 if found.problems else 0
 
 
@@ -85,7 +85,7 @@ def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, s
     if output == "table":
         show(solved_lines(case, answers))
     else:
-        show_data(solved_data(case, answers), output)
+        show_data(solved_data(case, answers), output, own=False)
     return exit_code(answers)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, TypeVar
 
@@ -115,9 +116,36 @@ def show(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def show_data(value: Any, form: str) -> None:
-    """The answer as data. Fields that are unset are left out; nothing else is."""
-    sys.stdout.write(as_text(value, form))
+def show_data(value: Any, form: str, *, own: bool = True) -> None:
+    """The answer as data. Fields that are unset are left out; nothing else is.
+
+    `own`: all names in it are ours, and those that are times are shown as ISO 8601 has them, in UTC.
+    """
+    import msgspec
+
+    plain = msgspec.to_builtins(value)
+    sys.stdout.write(as_text(_with_moments(plain) if own else plain, form))
+
+
+def moment(seconds: float) -> str:
+    """A time as all data has it: ISO 8601, in UTC, with milliseconds."""
+    millis = int(seconds * 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000)) + f".{millis % 1000:03}Z"
+
+
+_MOMENTS = frozenset(
+    ("at", "since", "created_at", "changed_at", "started_at", "ended_at", "finished_at", "expires_at", "revoked_at",
+     "last_used_at", "called_at")
+)  # fmt: skip
+
+
+def _with_moments(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {
+            key: moment(inner) if key in _MOMENTS and isinstance(inner, float) else _with_moments(inner)
+            for key, inner in plain.items()
+        }
+    return [_with_moments(inner) for inner in plain] if isinstance(plain, list) else plain
 
 
 def as_text(value: Any, form: str) -> str:

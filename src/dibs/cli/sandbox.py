@@ -10,7 +10,7 @@ import click
 
 from dibs.cli.names import sandbox_names
 from dibs.cli.options import GroupedCommand, read_spec, resource_options, two_values, workload_options
-from dibs.cli.output import Cell, output_option, say, show, show_data, table
+from dibs.cli.output import Cell, moment, output_option, say, show, show_data, table
 from dibs.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
@@ -174,7 +174,6 @@ def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
     from dibs.workloads.service import exit_of
 
     spec = msgspec.json.decode(row.spec, type=SandboxSpec)
-    stamp = "%Y-%m-%dT%H:%M:%SZ"
     result = exit_of(row)
     return {
         "id": row.id,
@@ -187,10 +186,10 @@ def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
         "command": list(spec.command),
         "labels": spec.labels,
         "devices": [device.id for device in lease.devices] if lease else [],
-        "created": time.strftime(stamp, time.gmtime(row.created_at)),
-        "started": time.strftime(stamp, time.gmtime(row.started_at)) if row.started_at else None,
-        "ended": time.strftime(stamp, time.gmtime(row.ended_at)) if row.ended_at else None,
-        "expires": time.strftime(stamp, time.gmtime(row.expires_at)) if row.expires_at else None,
+        "created": moment(row.created_at),
+        "started": moment(row.started_at) if row.started_at else None,
+        "ended": moment(row.ended_at) if row.ended_at else None,
+        "expires": moment(row.expires_at) if row.expires_at else None,
         "exit": msgspec.to_builtins(result) if result else None,
         "reason": row.reason,
     }

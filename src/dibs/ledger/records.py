@@ -147,9 +147,13 @@ class Records(Sandboxes):
         except (msgspec.DecodeError, ValueError, StateError) as error:
             raise self._unreadable(sandbox_id, str(error)) from error
 
-    def restore(self, record: Record, *, state: str) -> list[str]:
+    def restore(self, record: Record, *, state: str, started: bool) -> list[str]:
         """Enter a forgotten sandbox and its leases again; part of the caller's transaction. The devices that were
-        given to another sandbox meanwhile."""
+        given to another sandbox meanwhile.
+
+        Unless its command is known to be `started`, a request that the ledger still has for it stays: the record is
+        written before the commit, so a gateway killed in between may never have let the command go.
+        """
         row = record.row
         sandbox_id = SandboxId(row["id"])
         try:
@@ -167,9 +171,11 @@ class Records(Sandboxes):
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "id")
         self._db.execute(
             f"INSERT INTO sandboxes ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"  # noqa: S608 - names of ours
-            f" ON CONFLICT (id) DO UPDATE SET {changes}, ended_at = NULL, exit = NULL, reason = NULL, pending = NULL",
+            f" ON CONFLICT (id) DO UPDATE SET {changes}, ended_at = NULL, exit = NULL, reason = NULL",
             **values, host=self.host, state=state,
         )  # fmt: skip
+        if started:
+            self.forget_pending(sandbox_id)
         lost = [device for lease in record.leases for device in self._restore_lease(lease)]
         detail = "the ledger did not know it" + (f"; others hold {', '.join(lost)} too" if lost else "")
         self.note("sandbox.restored", sandbox_id=sandbox_id, detail=detail)

@@ -47,10 +47,10 @@ def _adopt_one(ledger: Ledger, registry: Registry, sandbox_id: str) -> None:
     record = ledger.recorded(sandbox_id)
     if record is None:
         return  # it has just ended
-    state = _state(record, registry)
+    phase = _phase(record, registry)
     with ledger.writing():
         if sandbox_id in ledger.unknown():  # or another process was faster
-            ledger.restore(record, state=state)
+            _restore(ledger, record, phase)
 
 
 def restore_attached(ledger: Ledger, registry: Registry, sandbox_id: str) -> bool:
@@ -58,9 +58,9 @@ def restore_attached(ledger: Ledger, registry: Registry, sandbox_id: str) -> boo
     record = ledger.recorded(sandbox_id)
     if record is None or record.row.get("receipt") is None:
         return False
-    state = _state(record, registry)
+    phase = _phase(record, registry)
     with ledger.writing():
-        ledger.restore(record, state=state)
+        _restore(ledger, record, phase)
     return True
 
 
@@ -75,17 +75,21 @@ def problems(ledger: Ledger) -> list[StateError]:
     return found
 
 
-def _state(record: Record, registry: Registry) -> str:
+def _restore(ledger: Ledger, record: Record, phase: Phase) -> None:
+    state = "paused" if phase is Phase.PAUSED else "running"
+    ledger.restore(record, state=state, started=phase in (Phase.RUNNING, Phase.PAUSED))
+
+
+def _phase(record: Record, registry: Registry) -> Phase:
     try:
         handle = _HANDLE.decode(unsealed(record.row["handle"], "handle"))
-        phase = registry.get(handle.backend, record.row["uid"]).status(handle).phase
+        return registry.get(handle.backend, record.row["uid"]).status(handle).phase
     except (KeyError, TypeError, msgspec.DecodeError) as error:
         raise StateError(
             str(error), field="sandbox", value=str(record.row.get("id")), code="SANDBOX_UNKNOWN"
         ) from error
     except BackendUnavailable:
-        return "running"
-    return "paused" if phase is Phase.PAUSED else "running"
+        return Phase.UNKNOWN
 
 
 def _look_for_unrecorded(ledger: Ledger, home: Home) -> None:

@@ -3,6 +3,9 @@
 The witness is the kernel: whoever has booked a unit locks a file of its name, and no lock may ever be refused. The lock
 goes with its process, and the booking of a dead process is freed only when it is proved gone. Once the ledger has its
 own lock, once only the unique index: it alone is the proof.
+
+A record beside the ledger is written before the commit that it belongs to. Without the lock others see it too early,
+and a worker that is killed in between leaves it behind: booking is refused then, and a worker asks again.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from dibs.process import absent
 _WORKER = """
 import fcntl, random, sys, time
 from pathlib import Path
-from dibs.errors import Busy
+from dibs.errors import BackendUnavailable, Busy
 from dibs.home import find_home
 from dibs.ledger import postgres
 from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow
@@ -45,7 +48,12 @@ while done < rounds:
         with ledger.writing():
             ledger.add_sandbox(row)
             ledger.reserve(row.id, [LeasedDevice(unit, units=(unit,)) for unit in units])
-    except Busy:
+    except (Busy, BackendUnavailable) as refusal:
+        if isinstance(refusal, BackendUnavailable) and refusal.code != "LEDGER_INCOMPLETE":
+            raise
+        for recorded in ledger.unknown():
+            if not ledger.sandbox(recorded).live:  # a worker of the other home has ended it
+                ledger.drop_unknown(recorded)
         for other in ledger.sandboxes(live_only=True):
             if absent(other.owner):
                 with ledger.writing():

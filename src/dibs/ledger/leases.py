@@ -119,26 +119,29 @@ class Leases(Books):
     def verify(self) -> None:
         """What is booked must be what the live leases name: each is kept twice, and damage to one shows in the other.
         Raises StateError: a decision on half of it could give a device away twice."""
-        claimed, booked = set(self._claims()), self.held_units()
-        if claimed != booked:
-            odd = sorted(claimed ^ booked, key=str)
+        claims, booked = self._claims_and_bookings()
+        if claims.keys() != booked:
+            odd = sorted(claims.keys() ^ booked, key=str)
             raise damaged(", ".join(map(str, odd[:5])), "leases and booked units do not agree")
 
-    def _claims(self) -> dict[str, LeaseId]:
-        """The units that live leases name."""
-        found = {}
+    def _claims_and_bookings(self) -> tuple[dict[str, LeaseId], set[str]]:
+        """The units that live leases name, and those that are booked. In one statement, so that both are of the same
+        moment, whatever else is committed meanwhile."""
+        claims: dict[str, LeaseId] = {}
+        booked: set[str] = set()
         for row in self._db.rows(
-            "SELECT id, devices FROM leases WHERE host = :host AND state <> 'free'", host=self.host
+            "SELECT id, devices, NULL AS unit_id FROM leases WHERE host = :host AND state <> 'free'"
+            " UNION ALL SELECT lease_id, NULL, unit_id FROM lease_units WHERE live = 1 AND host = :host",
+            host=self.host,
         ):
+            if row["unit_id"] is not None:
+                booked.add(row["unit_id"])
+                continue
             for device in decoded(_DEVICES, row["devices"], f"lease {row['id']}"):
                 if device.share is None:
-                    found.update(
-                        {
-                            unit_key(unit, simulated=device.simulated): row["id"]
-                            for unit in (*device.units, *device.marks)
-                        }
-                    )
-        return found
+                    units = (*device.units, *device.marks)
+                    claims.update({unit_key(unit, simulated=device.simulated): row["id"] for unit in units})
+        return claims, booked
 
     def _book(self, lease_id: str, unit: str) -> bool:
         """Book a unit, by its key. False if another lease has it: the unique index decides."""
@@ -152,8 +155,8 @@ class Leases(Books):
         """Give back all that a sandbox holds, whose absence is proved."""
         self._free_leases(sandbox_id, now)
         # A device that a forgotten sandbox has too is now its alone.
-        claims = self._claims()
-        for unit in claims.keys() - self.held_units():
+        claims, booked = self._claims_and_bookings()
+        for unit in claims.keys() - booked:
             self._book(claims[unit], unit)
 
     def _free_leases(self, sandbox_id: SandboxId, now: float) -> None:

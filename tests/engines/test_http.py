@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dibs.backends.engines.client import LISTINGS, Client, EngineError
+from dibs.backends.engines.errors import translate
+from dibs.errors import BackendUnavailable
 from dibs.http import Connection, Declined, ProtocolError, query, segment
 
 Serve = Callable[..., str]
@@ -129,6 +132,26 @@ def test_a_hijack_that_is_declined_has_its_answer(serve: Serve) -> None:
     with Connection(path) as line, pytest.raises(Declined) as caught:
         line.hijack("POST", "/attach")
     assert (caught.value.response.status, caught.value.response.read()) == (409, b"no")
+
+
+# Podman's answer to a list of all containers, one of which was removed between its two looks at the database.
+VANISHED = b'{"message":"no container with ID 05cae0f5 found in database: no such container","response":500}'
+
+
+def test_a_container_that_goes_while_all_are_listed_is_not_in_the_list(serve: Serve) -> None:
+    gone = answer(VANISHED, f"Content-Length: {len(VANISHED)}", status="500 Internal Server Error")
+    path = serve([gone, gone, answer(b'[{"Id":"a"}]', "Content-Length: 12")])
+    assert Client(path, "").containers("{}") == [{"Id": "a"}]
+
+
+def test_a_list_that_never_comes_says_nothing_of_any_container(serve: Serve) -> None:
+    gone = answer(VANISHED, f"Content-Length: {len(VANISHED)}", status="500 Internal Server Error")
+    path = serve([gone] * LISTINGS)
+    client = Client(path, "")
+    with pytest.raises(EngineError) as found:
+        client.containers()
+    client.close()
+    assert isinstance(translate("podman", found.value), BackendUnavailable)
 
 
 def test_a_request_cannot_carry_a_second_one(serve: Serve) -> None:

@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from dibs.http import Body, Connection, Declined, Response
+from dibs.http import Body, Connection, Declined, Response, query
 from dibs.process import ProcessName, name_of
 
 MOST_IDLE = 16  # connections that are kept; arbitrary
 TIMEOUT = 120.0  # of one wait for an answer; an engine that starts a container on a loaded machine takes its time
 QUESTION = 30.0  # the same, where nothing but an answer is asked for
 PING = 10.0  # the same, where the answer needs nothing but somebody who is there
+LISTINGS = 10  # how often a list is asked for while containers go; arbitrary
 
 
 class EngineError(Exception):
@@ -121,6 +122,17 @@ class Client:
         if response.status >= 300 and response.status not in accept:
             raise EngineError(response.status, message_of(data), f"{method} {path}")
         return response.status, _decoded(data)
+
+    def containers(self, filters: str | None = None, *, timeout: float | None = None) -> list[Any]:
+        """All containers, or those that `filters` let through. Podman fails to list any when one goes meanwhile."""
+        path = "/containers/json" + query(all=True, filters=filters)
+        for _ in range(LISTINGS):
+            try:
+                return self.call("GET", path, timeout=timeout) or []
+            except EngineError as error:
+                if "no such container" not in error.message.lower():
+                    raise
+        raise EngineError(500, f"a container went each of the {LISTINGS} times that all were listed", f"GET {path}")
 
     def ping(self) -> dict[str, str]:
         """What the engine says of itself, in headers, without having to look at anything."""

@@ -128,7 +128,8 @@ class Endings(Lives):
         container under another name may be made of an image of the sandbox, with its labels, unless it never ran."""
         labels = [f"dibs.home={self._home.state}", f"dibs.sandbox={handle.sandbox_id}"]
         filters = msgspec.json.encode({"label": labels}).decode()
-        listed = self.ask(handle, "GET", "/containers/json" + query(all=True, filters=filters)) or []
+        with self.asking(handle.sandbox_id) as client:
+            listed = client.containers(filters)
         name = container_name(handle.sandbox_id)
         return [
             str(one["Id"])

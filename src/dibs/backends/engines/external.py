@@ -20,7 +20,7 @@ from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.port import NodeFact
 from dibs.devices.model import Device, DeviceId
 from dibs.errors import BackendUnavailable
-from dibs.http import query, segment
+from dibs.http import segment
 
 PATIENCE = 10.0  # seconds for each answer: whoever wants a device anywhere on this host waits for it
 # Docker waits before it starts a crashed container again. Podman says for a moment that it is ended or new, and takes
@@ -149,9 +149,7 @@ def holders(
     ends meanwhile does not run when it is looked at. `given`: what a container may open, by its description.
     """
     found = []
-    path = "/containers/json" + query(all=True, filters=FILTERS[engine])
-    listed = client.call("GET", path, timeout=PATIENCE) or ()
-    candidates = [one for one in listed if _may_run(one)]
+    candidates = [one for one in client.containers(FILTERS[engine], timeout=PATIENCE) if _may_run(one)]
     own = ours() if candidates else ()
     for one in candidates:
         if one["Id"] in own:

@@ -145,7 +145,8 @@ class Lives(Engine):
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
         filters = msgspec.json.encode({"label": [f"dibs.home={self._home.state}"]}).decode()
         try:
-            listed = self.ask(None, "GET", "/containers/json" + query(all=True, filters=filters)) or []
+            with self.asking() as client:
+                listed = client.containers(filters)
         except BackendUnavailable as error:
             if error.code in AWAY:
                 return {handle.sandbox_id: Status(Phase.UNKNOWN, detail=str(error)) for handle in handles}

@@ -159,8 +159,7 @@ def sweep(client: Client, home: Home) -> None:
         names = [str(one.get("Name") or one.get("name")) for one in listed]
         if not names:
             return
-        containers = client.call("GET", "/containers/json" + query(all=True, filters=filters)) or []
-        used = {(one.get("Labels") or {}).get(NETWORK) for one in containers}
+        used = {(one.get("Labels") or {}).get(NETWORK) for one in client.containers(filters)}
         for name in names:
             if name not in used:
                 client.answer("DELETE", f"/networks/{segment(name)}", accept=(403, 404, 409, 500))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,30 @@ def test_the_document_has_every_route_of_the_native_api_and_no_other() -> None:
         if method != "OPTIONS"
     }
     assert {(op.method, op.path) for op in OPERATIONS} == served
+
+
+def test_every_parameter_of_a_path_is_described() -> None:
+    for path, operations in json.loads(document())["paths"].items():
+        for op in operations.values():
+            described = [one["name"] for one in op.get("parameters", ()) if one["in"] == "path"]
+            assert described == re.findall(r"{(\w+)}", path), path
+
+
+def test_a_token_without_the_scope_that_the_document_names_is_refused(served: RunningGateway) -> None:
+    scopes = ["sandboxes:read", "sandboxes:write", "devices:write"]
+    tokens = {}
+    for lacking in [*scopes, "admin"]:
+        given = [word for scope in scopes if scope != lacking for word in ("--scope", scope)]
+        tokens[lacking] = served.make_token(f"no-{lacking.replace(':', '-')}", *given)
+    for op in OPERATIONS:
+        path = re.sub(r"{\w+}", "x", op.path)
+        if op.scope in tokens:
+            reply = served.ask(op.method, path, token=tokens[op.scope])
+            assert (op.name, reply.status) == (op.name, 403)
+            assert op.scope in reply.body.decode(), op.name
+        elif op.scope:
+            assert [served.ask(op.method, path, token=token).status for token in tokens.values()] == [200] * 4
+            assert served.ask(op.method, path, token=None).status == 401
 
 
 def test_the_document_is_served_and_whole(served: RunningGateway) -> None:

@@ -23,6 +23,7 @@ from dibs.wire.requests import EXPLAIN_SCHEMA, REQUEST_SCHEMA
 from dibs.workloads.receipt import Receipt
 
 READ, WRITE, DEVICES, ADMIN = "sandboxes:read", "sandboxes:write", "devices:write", "admin"
+ANY = "any"  # a token, whatever its scopes
 PROBLEM = "application/problem+json"
 _REF = "#/components/schemas/{name}"
 _CLAIM = {"type": "object", "title": "ResourceClaim", "description": "resource.k8s.io/v1, as kubectl takes it"}
@@ -30,6 +31,7 @@ _SANDBOX_REF = {"type": "string", "pattern": "^[a-z0-9-]{1,63}$"}
 _NAMES: dict[str, dict[str, Any]] = {
     "ref": _SANDBOX_REF,
     "device": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    "ticket": _SANDBOX_REF,
     "name": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"},
 }
 
@@ -73,7 +75,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path="/ready", name="ready", what="The ledger can be read, and no stop was asked for.",
               answer=wv.Health, scope="", fails=(503,)),
     Operation(method="GET", path="/version", name="version", what="Its version.", answer=wv.Version, scope=""),
-    Operation(method="GET", path="/api/v1/version", name="apiVersion", what="Its version.", answer=wv.Version),
+    Operation(method="GET", path="/api/v1/version", name="apiVersion", what="Its version.", answer=wv.Version,
+              scope=ANY),
     Operation(method="GET", path="/openapi.json", name="openapi", what="This document.",
               answer=Raw(("application/json",), {"type": "object"}), scope=""),
     Operation(method="GET", path="/metrics", name="metrics", what="Numbers for Prometheus.", answer=_TEXT, scope=ADMIN),
@@ -118,13 +121,15 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path="/api/v1/leases", name="listLeases", what="What is held.", query=AllQuery,
               answer=wd.Leases),
     Operation(method="GET", path="/api/v1/queue", name="listQueue", what="Who waits.", answer=wd.Queue),
-    Operation(method="DELETE", path="/api/v1/queue/{ticket}", name="removeTicket", answer=wd.Ticket, fails=(404, 409),
+    Operation(method="DELETE", path="/api/v1/queue/{ticket}", name="removeTicket", scope=WRITE, answer=wd.Ticket,
+              fails=(404, 409),
               what="Take one out of the queue: whoever waits there is told so, a queued sandbox is removed."),
     Operation(method="POST", path="/api/v1/explain", name="explain", body=_QUESTION, answer=Explanation,
               what="What would happen to a request, on each backend and to each device. Creates nothing."),
     Operation(method="GET", path="/api/v1/capabilities", name="capabilities", answer=wv.Capabilities,
               what="Which backends work here, and the delivery table."),
-    Operation(method="GET", path="/api/v1/whoami", name="whoami", what="The caller.", answer=wv.WhoAmI),
+    Operation(method="GET", path="/api/v1/whoami", name="whoami", what="The caller.", answer=wv.WhoAmI,
+              scope=ANY),
     Operation(method="POST", path="/api/v1/claims/check", name="checkClaim", what="Every mistake in a claim.",
               body=wv.ClaimRequest, answer=wv.ClaimCheck),
     Operation(method="POST", path="/api/v1/claims/solve", name="solveClaim", body=wv.ClaimRequest, answer=Explanation,
@@ -192,8 +197,8 @@ def _operation(op: Operation, by_type: dict[Any, dict[str, Any]]) -> dict[str, A
     made: dict[str, Any] = {"operationId": op.name, "summary": op.what}
     if not op.scope:
         made["security"] = []
-    elif op.scope:
-        made["description"] = f"Needs the scope `{op.scope}`."
+    else:
+        made["description"] = "Needs a token." if op.scope == ANY else f"Needs the scope `{op.scope}`."
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in _NAMES.items()

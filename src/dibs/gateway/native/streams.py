@@ -60,9 +60,9 @@ async def logs(request: Ask) -> Stream:
     gateway = gateway_of(request)
     # Asked once before the answer begins, so that what is wrong is an error and not a broken stream.
     sandbox_id = await gateway.pool.call_as(who, _check_logs, ref)
-    with gateway.pool.place(who):
-        pass
-    return Stream(_log_lines(gateway, who, sandbox_id, asked.follow), media_type=NDJSON)
+    lines = _log_lines(gateway, who, sandbox_id, asked.follow)
+    await anext(lines)
+    return Stream(lines, media_type=NDJSON)
 
 
 def _check_logs(workloads: Workloads, ref: str) -> str:
@@ -85,16 +85,18 @@ def _records(workloads: Workloads, who: Identity, sandbox_id: str, follow: bool)
 
 
 async def _log_lines(gateway: Gateway, who: Identity, sandbox_id: str, follow: bool) -> AsyncIterator[bytes]:
-    while True:
-        row = await gateway.pool.call_as(who, lambda w: w.sandbox(sandbox_id))
-        if row.state not in ("queued", "creating"):
-            break
-        if not follow or gateway.stopping:
-            return
-        await gateway.changes.wait(5.0)
-    if row.handle is None:
-        return
+    """First an empty piece, which is not sent: with it the stream has its place, until it ends or is dropped."""
     with gateway.pool.place(who):
+        yield b""
+        while True:
+            row = await gateway.pool.call_as(who, lambda w: w.sandbox(sandbox_id))
+            if row.state not in ("queued", "creating"):
+                break
+            if not follow or gateway.stopping:
+                return
+            await gateway.changes.wait(5.0)
+        if row.handle is None:
+            return
         async with gateway.pool.stream(_records, who, sandbox_id, follow) as records:
             async for record in records:
                 if gateway.stopping:
@@ -102,7 +104,7 @@ async def _log_lines(gateway: Gateway, who: Identity, sandbox_id: str, follow: b
                 if record.data:
                     yield _ENCODER.encode(LogLine(record.at, record.stream, record.data)) + b"\n"
     if follow:
-        # Whoever reads to the end and asks next must be told that it has ended.
+        # A client that reads to the end and asks next must be told that it has ended.
         await gateway.pool.call_long(lambda w: w.seen_by(who).settle(sandbox_id))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,14 @@ def test_the_status_tells_that_it_runs(service: Service) -> None:
     result = service.dibs(USER, "host", "status", "-o", "json")
     found = json.loads(result.stdout)
     assert (result.returncode, found["running"], found["usable"]) == (0, True, True)
+    assert service.process is not None
+    assert (found["pid"], found["user"], found["gpus"], found["free"]) == (service.process.pid, "root", 4, 4)
+    started = os.stat(f"/proc/{service.process.pid}").st_ctime
+    assert abs(datetime.fromisoformat(found["since"]).timestamp() - started) < 60
+    service.dibs(USER, "run", "-d", "--gpu", "3", "--", "sleep", "100")
+    shown = service.dibs(OTHER, "host", "status").stdout
+    assert "serves    4 GPUs (simulated), 1 free; 1 sandbox; 0 waiting" in shown
+    assert "run by root, since 20" in shown
 
 
 def test_it_listens_on_its_socket_and_nowhere_else(service: Service) -> None:
@@ -256,12 +265,14 @@ def test_taints_and_the_simulated_world_are_for_administrators(service: Service)
 
 
 def test_while_the_service_is_stopped_nobody_is_led_to_a_ledger_of_their_own(service: Service) -> None:
+    home = service.root / f"home-{USER}"
+    before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     service.stop()
     try:
         result = service.dibs(USER, "gpus")
         assert result.returncode != 0
         assert "GATEWAY_UNREACHABLE" in result.stderr
         assert "none" not in result.stderr
-        assert not (service.root / f"home-{USER}" / ".local").exists()
+        assert {path: path.lstat().st_mtime_ns for path in home.rglob("*")} == before
     finally:
         service.start()

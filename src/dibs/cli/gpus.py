@@ -253,7 +253,7 @@ def _home_of_world() -> Home:
     import os
 
     if os.geteuid() != 0:
-        raise Conflict(
+        raise InvalidRequest(
             "the simulated world of the host service is for all users of this host, and only root may switch it",
             field="simulate", code="ADMINISTRATOR_NEEDED", remedy="ask an administrator: sudo dibs gpus simulate …",
         )  # fmt: skip

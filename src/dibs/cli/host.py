@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def install(no_start: bool, only_print: bool) -> None:
 @host.command()
 @output_option(wide=False)
 def status(output: str) -> int:
-    """Whether the service runs, and whether you may use it. The exit code is 1 if not.
+    """Whether the service runs, since when, what it serves, and whether you may use it. The exit code is 1 if not.
 
     \b
     Example:
@@ -75,6 +76,13 @@ def status(output: str) -> int:
     else:
         word = "?"
     lines = [f"service   {word}"]
+    if found.running and found.usable:
+        since = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found.since))}" if found.since else ""
+        lines += [f"process   {found.pid}, run by {found.user}{since}"]
+        simulated = " (simulated)" if found.simulated else ""
+        cards = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}{simulated}, {found.free} free"
+        boxes = f"{found.sandboxes} sandbox{'' if found.sandboxes == 1 else 'es'}"
+        lines += [f"serves    {cards}; {boxes}; {found.waiting} waiting"]
     if found.installed:
         may = "you may use it" if found.usable else "you may not use it: only root and the group dibs may"
         lines += [f"socket    {found.socket}; {may}", f"state     {found.state}"]

@@ -108,7 +108,7 @@ class Auth:
         afar = not mine and not self._host_service
         scopes = frozenset(SCOPES) if mine else frozenset({"sandboxes:read", "sandboxes:write"})
         return Identity(
-            name=_name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, gateway=True, afar=afar
+            name=name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, gateway=True, afar=afar
         )
 
     async def _by_token(self, token: str) -> Identity:
@@ -280,7 +280,7 @@ def _is_loopback(client: Any) -> bool:
         return False
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
     import pwd
 
     try:

@@ -15,13 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, StateError
 from dibs.home import HOST_WIDE, Home
 
+T = TypeVar("T")
 GROUP = "dibs"
 UNIT = "dibs.service"
 _PRIVATE = 0o600  # what the settings say of a socket when they say nothing
@@ -318,7 +319,11 @@ def version_of(machine: Machine) -> str:
 
 
 class HostStatus(msgspec.Struct, frozen=True):
-    """How the service is. `running`: something answers at the socket; `usable`: for whoever asks."""
+    """How the service is. `running`: something answers at the socket; `usable`: for the caller.
+
+    What is served is known only if it is both. `pid`, `user` and `since` (seconds since the epoch) are those of the
+    process that listens, as the kernel says.
+    """
 
     installed: bool
     running: bool
@@ -328,6 +333,62 @@ class HostStatus(msgspec.Struct, frozen=True):
     state: str
     unit: str  # what systemd says; empty where it does not run
     members: list[str]
+    pid: int = 0
+    user: str = ""
+    since: float | None = None
+    gpus: int = 0
+    free: int = 0
+    simulated: bool = False
+    sandboxes: int = 0
+    waiting: int = 0
+
+
+def _served(machine: Machine) -> dict[str, Any]:
+    """Who listens since when, and what is served. Asked with the rights of the caller."""
+    import socket
+    import struct
+
+    from dibs.gateway.auth import name_of
+    from dibs.http import Connection
+    from dibs.wire.devices import Devices, Queue
+    from dibs.wire.sandboxes import SandboxPage
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.connect(str(machine.socket))
+        pid, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with Connection(f"unix://{machine.socket}", timeout=30.0) as asking:
+
+        def ask(path: str, kind: type[T]) -> T:
+            answer = asking.request("GET", f"/api/v1{path}")
+            text = answer.read()
+            if answer.status != 200:
+                raise BackendUnavailable(
+                    f"the service answered with HTTP status {answer.status}", field="host", value=path,
+                    code="HOST_NOT_READY", remedy=f"see why: journalctl -u {UNIT} -n 50",
+                )  # fmt: skip
+            return msgspec.json.decode(text, type=kind)
+
+        devices = ask("/devices", Devices)
+        sandboxes = ask("/sandboxes?page_size=1", SandboxPage).total
+        waiting = ask("/queue", Queue).length
+    whole = [device for device in devices.devices if device.parent is None]
+    return {
+        "pid": pid, "user": name_of(uid), "since": _started(pid), "gpus": len(whole),
+        "free": sum(device.state == "free" for device in whole), "simulated": devices.simulated,
+        "sandboxes": sandboxes, "waiting": waiting,
+    }  # fmt: skip
+
+
+def _started(pid: int) -> float | None:
+    """When a process was started, in seconds since the epoch; None if it is in a pid namespace that we do not see."""
+    import time
+
+    from dibs.process import boottime, start_time
+
+    ticks = start_time(pid)
+    if ticks is None:
+        return None
+    return time.time() - (boottime() - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def status(machine: Machine) -> HostStatus:
@@ -342,16 +403,17 @@ def status(machine: Machine) -> HostStatus:
         done = subprocess.run(["systemctl", "is-active", UNIT], check=False, capture_output=True, text=True)
         unit = done.stdout.strip()
     version = version_of(machine)
-    there = machine.socket.exists()
+    usable = machine.socket.exists() and os.access(machine.socket, os.W_OK)
     return HostStatus(
         installed=machine.unit.exists() or machine.config.exists(),
         running=bool(version),
-        usable=there and os.access(machine.socket, os.W_OK),
+        usable=usable,
         version=version,
         socket=str(machine.socket),
         state=str(machine.state),
         unit=unit,
         members=members,
+        **(_served(machine) if version and usable else {}),
     )
 
 

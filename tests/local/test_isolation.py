@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -401,9 +402,11 @@ def test_a_user_with_too_many_keys_is_told_and_a_fork_server_goes_on() -> None:
     machine = os.uname().machine
     add_key = {"x86_64": "248", "aarch64": "217"}[machine]
     for how, words in (("fresh", "kernel.keys.maxkeys"), ("left", "stays True")):
+        # The kernel frees the keys of a process some time after its end, so each run needs a user without any.
+        user = 20_000 + secrets.randbelow(40_000)
         done = subprocess.run(
             [sys.executable, "-c", FULL, how, add_key, str(keyring.KEYCTL[machine])],
-            user=54321, group=54321, extra_groups=[], text=True,
+            user=user, group=user, extra_groups=[], text=True,
             capture_output=True, check=True, cwd="/",
         )  # fmt: skip
         assert words in done.stdout, done

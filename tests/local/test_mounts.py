@@ -46,8 +46,26 @@ def test_two_mounts_on_one_target_are_refused(bench: Bench, make_folder: MakeFol
     assert str(two) in str(caught.value)
 
 
-@pytest.mark.parametrize("target", ["/opt", "/etc", "/srv", "/run", "/srv/new/deep", "/lib/dibs-test"])
+@pytest.mark.parametrize("target", ["/opt", "/etc", "/srv", "/run", "/srv/new/deep", "/lib/apt"])
 def test_a_mount_is_verified_wherever_it_is(bench: Bench, make_folder: MakeFolder, target: str) -> None:
+    _verify(bench, make_folder, target)
+
+
+def test_a_target_in_a_folder_of_another_user_is_created_for_root_only(bench: Bench, make_folder: MakeFolder) -> None:
+    target = "/lib/dibs-test"
+    if os.getuid() == 0:
+        _verify(bench, make_folder, target)
+        return
+    (folder,) = named(make_folder, "mounted")
+    with pytest.raises(InvalidRequest) as caught:
+        bench.create("true", mounts=(Mount(str(folder), target),))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field, problem.value) == ("MOUNT_INVALID", "mounts", target)
+    assert f"you cannot create it in {os.path.realpath('/lib')}" in problem.reason
+    assert "/run" in problem.remedy
+
+
+def _verify(bench: Bench, make_folder: MakeFolder, target: str) -> None:
     (folder,) = named(make_folder, "mounted")
     workload = bench.workload("cat", f"{target}/name", mounts=(Mount(str(folder), target),))
     realisation = bench.backend.render(workload, bench.home.sandbox(workload.id))

@@ -306,6 +306,8 @@ def test_whoever_is_killed_nothing_is_left(bench: Bench, helper: str, victim: st
     port = PublishedPort("127.0.0.1", free_port(), 80)
     handle = bench.start("sleep", "1000", network="private", publish=(port,))
     process = uplinks.of(handle)
+    listening = {row.inode for row in sockets.listeners(port.host_port)}
+    assert listening
     assert handle.keeper is not None
     assert handle.init is not None
     names = {"shim": handle.keeper, "init": handle.init, "helper": process}
@@ -319,7 +321,8 @@ def test_whoever_is_killed_nothing_is_left(bench: Bench, helper: str, victim: st
         assert status.exit is not None
         assert status.exit.reason == "network-lost"
         assert helper in status.exit.detail
-    assert not sockets.listeners(port.host_port)
+    # The kernel may close a killed process's sockets a moment after the process is gone.
+    wait_until(lambda: not sockets.listeners(port.host_port))
 
 
 def kill_with_its_guard(handle: Handle) -> ProcessName:

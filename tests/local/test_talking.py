@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from dibs.backends.local import backend as backend_module
 from dibs.backends.local import cgroups
 from dibs.backends.local.logfile import Log
 from dibs.backends.local.logs import Reader
+from dibs.backends.local.shim_client import ShimSession
 from dibs.backends.port import Exec, Exit, Limits, Output, Phase
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound
 
@@ -83,6 +85,34 @@ def test_several_clients_see_the_same_and_a_late_one_what_comes_then(bench: Benc
     two.close()
     one.end_of_input()
     assert to_the_end(one)[2].code == 0
+
+
+def test_a_report_of_what_was_read_does_not_end_the_wait_for_output(bench: Bench) -> None:
+    os.mkfifo(bench.work / "go")
+    handle = bench.start("sh", "-c", "read x; read go < go; echo $x", interactive=True)
+    session = bench.attach(handle)
+    assert isinstance(session, ShimSession)
+    assert session.count_input()
+    session.send(b"word\n")
+    assert select.select([session.fileno()], [], [], PATIENCE)[0]  # nothing but the report can have come yet
+    with open(bench.work / "go", "w") as file:
+        file.write("go\n")
+        file.flush()
+        assert session.receive(PATIENCE)[0] == Output("stdout", b"word\n")
+    assert session.taken == 5
+
+
+def test_only_a_client_that_asks_is_told_what_was_read(bench: Bench) -> None:
+    os.mkfifo(bench.work / "go")
+    handle = bench.start("sh", "-c", "read x; read go < go; echo $x", interactive=True)
+    silent, asking = bench.attach(handle), bench.attach(handle)  # in the order in which they would be told
+    assert isinstance(asking, ShimSession)
+    assert asking.count_input()
+    asking.send(b"word\n")
+    assert select.select([asking.fileno()], [], [], PATIENCE)[0]
+    assert not select.select([silent.fileno()], [], [], 0)[0]
+    (bench.work / "go").write_text("go\n")
+    assert text_until(silent, "word") == "word\n"
 
 
 def test_signals_are_forwarded(bench: Bench) -> None:

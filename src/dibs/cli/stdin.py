@@ -25,7 +25,8 @@ class Stdin:
         self._session = session
         kind = os.fstat(fd).st_mode
         self._file = stat.S_ISREG(kind)
-        self._pipe = stat.S_ISFIFO(kind) and self._taken() is not None
+        count = getattr(session, "count_input", None)
+        self._pipe = stat.S_ISFIFO(kind) and count is not None and count()
         self._sent = 0
         self._peeked = 0  # bytes that were sent, and are still in the pipe
 

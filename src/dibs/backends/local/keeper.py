@@ -48,6 +48,7 @@ class Client:
         self.moved = 0.0
         self.told = -1  # the log sequence that a follower has been told of
         self.asked = False
+        self.counts = False  # whether it is told how much of its input the command has read
 
 
 class Keeper:
@@ -174,6 +175,8 @@ class Keeper:
         elif kind == b"E":
             self.input_ended = True
             self.feed(b"")
+        elif kind == b"C":
+            client.counts = True
         elif kind == b"D":
             client.bye = True
             self.drop(client)
@@ -278,7 +281,7 @@ class Keeper:
         """The command has read all of its input so far."""
         self.taken = self.fed
         for client in list(self.clients.values()):
-            if client.mode == "attach":
+            if client.counts:
                 self.send(client, b"C", encode([("taken", str(self.taken))]))
 
     def read_by_command(self) -> int | None:

@@ -64,6 +64,8 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     wanted = _wanted(workload, applied, root)
     binds = _in_order([*binds, *wanted.binds])
     _check_mounts(workload, binds, wanted.targets, table)
+    if not bwrap.all_ids:
+        _check_places(binds, wanted.targets, layout, root)
     for bind in binds:
         if bind.source:
             layout.bind(bind)
@@ -195,6 +197,30 @@ def _check_mounts(workload: Workload, binds: list[Bind], targets: dict[str, str]
         if bind.writable and over is not None and over.sealed and any(bind.source == m.source for m in workload.mounts):
             reason = f"it cannot be mounted writable: {over.point} is mounted read-only on this host"
             problems.append(Problem("MOUNT_INVALID", field, bind.source, reason, "mount it read-only: append :ro"))
+    if problems:
+        raise InvalidRequest(problems)
+
+
+def _check_places(binds: list[Bind], targets: dict[str, str], layout: Layout, root: str) -> None:
+    """A target that does not exist is created in the private layer. With one id mapped, that can be done at its top and
+    in folders of our own: the kernel does not copy those of other users into it."""
+    problems = []
+    asked = {place: target for target, place in targets.items()}
+    points = [*layout.points, *(bind.target for bind in binds)]
+    for bind in binds:
+        around = max((one for one in points if one != bind.target and below(bind.target, one)), key=len, default="")
+        inside = root.rstrip("/") + bind.target
+        if around not in layout.overlaid or os.path.lexists(inside):
+            continue
+        folder = os.path.dirname(inside)
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if folder != root.rstrip("/") + around.rstrip("/") and os.stat(folder).st_uid != os.geteuid():
+            field = "mounts" if bind.target in asked else "devices"
+            shown = asked.get(bind.target, bind.target)
+            reason = f"it does not exist, and you cannot create it in {folder}, which is not yours"
+            remedy = "use a target that exists, or one below /run or /tmp"
+            problems.append(Problem("MOUNT_INVALID", field, shown, reason, remedy))
     if problems:
         raise InvalidRequest(problems)
 

@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import sys
+import time
 from pathlib import Path
 
 from dibs.backends.local.wire import cut, decode, encode, frame
@@ -137,9 +138,12 @@ class ShimSession:
     def __init__(self, connection: Connection, hello: dict[str, str]) -> None:
         self._connection = connection
         self._interactive = hello.get("interactive") == "1"
+        self._tty = hello.get("tty") == "1"
         self._exit: Exit | None = None
         self._closed = False
-        self.taken: int | None = 0  # bytes of input that the command has read; None: it ended, and that is not known
+        # Bytes of input that the command has read: kept up to date after `count_input`, else known at the end only.
+        # None: it ended, and that is not known.
+        self.taken: int | None = 0
 
     def fileno(self) -> int:
         return self._connection.sock.fileno()
@@ -164,6 +168,15 @@ class ShimSession:
         if self._interactive:
             self._send(b"E")
 
+    def count_input(self) -> bool:
+        """Keep `taken` up to date; False for a terminal, where it is not known.
+
+        From then on the descriptor may be readable when there is nothing to receive.
+        """
+        if not self._tty:
+            self._send(b"C")
+        return not self._tty
+
     def signal(self, number: int) -> None:
         self._send(b"S", [("number", str(number))])
 
@@ -174,9 +187,11 @@ class ShimSession:
         if self._exit is not None:
             return [self._exit]
         found: list[Output | Exit] = []
-        wait = timeout
+        until = None if timeout is None else time.monotonic() + timeout
         size = 0
         while self._exit is None:
+            # Once there is something to give, only what else is there already is taken.
+            wait = 0.0 if found or timeout == 0 else None if until is None else max(0.0, until - time.monotonic())
             try:
                 # A command that never stops talking must not keep us here. What has been taken in already is given in
                 # any case: the descriptor would not tell of it again.
@@ -197,9 +212,8 @@ class ShimSession:
                 fields = dict(decode(one[1]))
                 self._exit = exit_of(fields)
                 self.taken = int(fields["taken"]) if "taken" in fields else None
-            if one is not None:
+            if one is not None and found:
                 size += len(one[1])
-            wait = 0.0  # take what else is there, without waiting
         if self._exit is not None:
             found.append(self._exit)
         return found

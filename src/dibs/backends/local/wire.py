@@ -3,10 +3,11 @@
 A frame is one type byte, a length of four bytes (big endian) and the payload. Payloads that are not raw bytes are
 `key=value` fields, separated by NUL. Unknown frames and fields are ignored, so that an old shim serves a newer dibs.
 
-    to the shim     H hello (mode: attach, wait) · I input · E end of input · D goodbye · S signal · R resize · N tell
-                    me when there is more log · Q status · T stop · P pause · U resume · L put a line into the log ·
-                    K keep until (another end of its time)
-    from the shim   A answer · O stdout · 2 stderr · M more log · X exit · F failure (of an exec or a copy)
+    to the shim     H hello (mode: attach, wait) · I input · E end of input · C report how much of the input is read ·
+                    D goodbye · S signal · R resize · N tell me when there is more log · Q status · T stop · P pause ·
+                    U resume · L put a line into the log · K keep until (another end of its time)
+    from the shim   A answer · O stdout · 2 stderr · C bytes of input read · M more log · X exit · F failure (of an
+                    exec or a copy)
     from `forker`   B the request was taken
 
 Imported by dibs and, as a file of its own, by the shim: it must import nothing but `os`.

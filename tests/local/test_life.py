@@ -235,6 +235,10 @@ def test_a_foreground_sandbox_whose_client_is_gone_before_the_start_ends(bench: 
     assert connection is not None
     assert connection.ask(b"H", [("mode", "attach")]) is not None
     connection.close()
+    another = Connection.to(Path(handle.folder))  # once it is answered, the end of the first has been seen
+    assert another is not None
+    assert another.ask(b"Q") == {"phase": "held"}
+    another.close()
     bench.backend.start(handle)
     ended = bench.backend.wait(handle, PATIENCE).exit
     assert ended is not None

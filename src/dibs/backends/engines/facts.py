@@ -7,14 +7,17 @@ is visible, and `root` says so.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
 import msgspec
 
+from dibs.backends import mounts as tables
 from dibs.backends import proc
 from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache
 from dibs.devices.cdi_source import cached
+from dibs.errors import BackendUnavailable
 from dibs.process import ProcessName
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -90,6 +93,25 @@ def own_task(pid: int) -> str:
 
 
 _own_tasks: dict[int, tuple[str, tuple[str, str]]] = {}  # what was found last, and where it was
+
+
+def mount_table(engine: str, peer: ProcessName | None) -> tables.Table:
+    """What is mounted where the engine is; empty if its process is not visible."""
+    if peer is None:
+        return tables.Table({}, frozenset())
+    try:
+        return tables.Table.of(tables.read(own_task(peer.pid)))
+    except OSError as error:
+        if error.errno not in _ENDED:
+            raise proc.unreadable(f"the mounts of {engine}", error) from error
+        raise BackendUnavailable(
+            f"{engine} cannot be reached: its process has ended", field="backend", value=engine,
+            code="ENGINE_UNREACHABLE", remedy="try again; see whether the engine runs",
+        ) from error  # fmt: skip
+
+
+# Of the mount table of a process that is gone, ends just now (it has no mounts any more), or went meanwhile.
+_ENDED = (errno.ENOENT, errno.EINVAL, errno.ESRCH)
 
 
 def _place(task: str) -> tuple[str, str] | None:

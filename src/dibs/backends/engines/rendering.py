@@ -15,7 +15,7 @@ import msgspec
 
 from dibs.backends import mounts as tables
 from dibs.backends.engines import images, networks, passing, states
-from dibs.backends.engines.facts import Facts, own_task
+from dibs.backends.engines.facts import Facts, mount_table
 from dibs.backends.port import Capability, Expectation, LogRecord, MountFact, Realisation, Workload
 from dibs.errors import InvalidRequest, Problem, Unsupported
 from dibs.home import Home
@@ -310,8 +310,7 @@ _SCRATCH = {"docker": ("/run", "/tmp"), "podman": ("/run", "/tmp", "/var/tmp")} 
 def _mounted(engine: str, made: Form) -> tuple[tuple[MountFact, ...], tuple[MountFact, ...]]:
     """Mounts that must be there, and those that there may be. A bind brings along what is mounted below its source."""
     facts, workload = made.facts, made.workload
-    peer = facts.peer
-    table = tables.Table.of(tables.read(own_task(peer.pid))) if peer is not None else tables.Table({}, frozenset())
+    table = mount_table(engine, facts.peer)
     found: dict[str, MountFact] = {}
     for mount in sorted((*made.devices.mounts, *workload.mounts), key=lambda one: one.target.count("/")):
         target = os.path.normpath(mount.target)

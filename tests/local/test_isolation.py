@@ -8,6 +8,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,14 +285,17 @@ def test_copying_is_filtered_too(bench: Bench) -> None:
         yield b"\0" * 10240
 
     bench.backend.copy_in(handle, archive(), "/tmp")
-    # Nobody else can look into the helper, not even its own user.
-    assert seen == ["21", "21"][: 2 if os.getuid() == 0 else 1]
+    assert seen == ["21", "21"]
 
 
 def test_the_init_of_a_sandbox_is_filtered_too(bench: Bench) -> None:
     handle = bench.start("sleep", "1000")
     assert handle.init is not None
-    assert "Seccomp:\t2" in Path(f"/proc/{handle.init.pid}/status").read_text()
+    # bubblewrap's init takes the filter on just after it has forked the command, which may run first.
+    until = time.monotonic() + PATIENCE
+    while kernel.status_field(handle.init.pid, "Seccomp") != "2":
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_hook_of_the_sandbox_is_filtered(bench: Bench) -> None:

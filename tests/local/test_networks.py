@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -312,7 +313,8 @@ def test_whoever_is_killed_nothing_is_left(bench: Bench, helper: str, victim: st
     assert handle.init is not None
     names = {"shim": handle.keeper, "init": handle.init, "helper": process}
     for name in victim.split(" and "):
-        os.kill(names[name].pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # the second may have ended with the first
+            os.kill(names[name].pid, signal.SIGKILL)
     for one in names.values():
         wait_until(lambda one=one: absent(one))  # type: ignore[misc]
     status = bench.backend.wait(handle, PATIENCE)

@@ -150,7 +150,8 @@ def test_the_program_of_a_hook_cannot_be_changed_from_within(bench: Bench) -> No
 def test_a_folder_of_path_that_may_not_be_searched_has_no_commands(
     bench: Bench, make_folder: Callable[[], Path]
 ) -> None:
-    closed = make_folder()
+    closed = make_folder() / "closed"  # below one that is ours: /tmp itself keeps its mode
+    closed.mkdir()
     closed.chmod(0)
     fields: dict[str, Any] = {"env": {"PATH": f"{closed}:/usr/bin:/bin"}}
     if os.getuid() == 0:

@@ -161,7 +161,7 @@ class SqliteDatabase:
     def rows(self, statement: str, **values: Any) -> list[Mapping[str, Any]]:
         self._same_file()
         with explained(self.path):
-            return [dict(row) for row in self._connection.execute(statement, values)]
+            return [_Row(dict(row)) for row in self._connection.execute(statement, values)]
 
     def changes_by_others(self) -> int:
         """A number that differs when another process has committed something."""
@@ -173,6 +173,14 @@ class SqliteDatabase:
         self._connection.close()
         ballast.save(self._home)
         self._processes.close()
+
+
+class _Row(dict[str, Any]):
+    """A column that is not there means a damaged schema: one flipped bit can rename one."""
+
+    def __missing__(self, name: str) -> Any:
+        words = f"malformed database schema: no column {name}"
+        raise _translate(sqlite3.DatabaseError(words), Path("ledger.db"))
 
 
 def _size(path: str) -> int:

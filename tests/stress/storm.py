@@ -1,0 +1,480 @@
+"""A storm: clients, cards, and everything that can go wrong on a machine, in random order.
+
+`test_storm` runs it. Whether a card was given twice is decided by an oracle that knows nothing of dibs: a lock file per
+device node, locked by the command in the sandbox for as long as any of its processes lives. The kernel releases a lock
+when its last holder is gone, so a lock that cannot be taken proves that two live sandboxes hold one card.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.engines import images
+from tests.engines.running import Engine
+
+from dibs.devices.simulated import parse_world, simulate
+from dibs.home import Home
+from dibs.workloads.service import Workloads
+
+CARDS = 4
+_MOMENT = 5  # seconds between a plan and the start of what was planned, on a busy machine
+HOME_SIZE = "48m"  # of the file system that holds the home, so that it can be filled
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+# Every card it finds, locked on a descriptor that all later processes of the sandbox inherit.
+ORACLE = """
+n=3
+for node in /dev/simgpu*; do
+  [ -e "$node" ] || {{ echo "$DIBS_SANDBOX no-card $(date +%s)" >>/locks/violations; exit 98; }}
+  name=${{node##*/}}
+  eval "exec $n>>/locks/$name.lock"
+  /tools/ld.so --library-path /tools /tools/flock -n $n || {{
+    echo "$DIBS_SANDBOX $name $(date +%s)" >>/locks/violations
+    exit 99
+  }}
+  n=$((n+1))
+done
+echo "$DIBS_SANDBOX" >>/locks/served
+exec sleep {seconds}
+"""
+
+
+def bring_flock(folder: Path) -> None:
+    """flock(1) and what it needs, in a folder that can be mounted anywhere: busybox has none."""
+    program = shutil.which("flock")
+    assert program is not None, "flock is part of util-linux"
+    shutil.copy(program, folder / "flock")
+    for line in subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines():
+        words = line.split()
+        path = next((word for word in words if word.startswith("/")), None)
+        if path is not None:
+            shutil.copy(path, folder / ("ld.so" if words[0] == path else words[0]))
+
+
+class Storm:
+    """One home on a small file system, `local` and one engine, clients, and what is done to them."""
+
+    def __init__(self, engine: Engine, folder: Path, seed: int) -> None:
+        self.engine = engine
+        self.dice = random.Random(seed)
+        self.locks = folder / "locks"
+        self.locks.mkdir()
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+        bring_flock(self.tools)
+        self.backup = folder / "ledger.backup"
+        self.home = Home(state=engine.home, config=engine.home / "config").make()
+        self.home.config.mkdir(exist_ok=True)
+        (self.home.config / "config.toml").write_text(f'[{engine.kind}]\nsocket = "{engine.socket}"\n')
+        simulate(self.home, parse_world(str(CARDS), model="H100"))
+        Workloads(self.home).ledger.close()
+        self.clients: list[subprocess.Popen[bytes]] = []
+        self.ends: Counter[int] = Counter()
+        self.words: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
+        self.by_hand: set[str] = set()  # sandboxes whose container was started behind dibs' back
+        self.begun_by_hand: list[int] = []  # when
+        self.broken: list[str] = []
+        self.began = time.monotonic()
+        self.journal: list[str] = []
+        self.strangers: list[subprocess.Popen[bytes]] = []
+        self.disturbances: list[Callable[[], bool]] = [
+            self.kill_anything, self.kill_anything, self.kill_anything, self.stop_anything, self.reuse_a_pid,
+            self.pause_and_lose_the_keeper, self.kill_inside_a_pid_namespace, self.remove_the_ledger,
+            self.restore_an_old_ledger, self.jump_the_clock, self.fill_the_disk, self.kill_the_engine,
+            self.kill_the_engine_and_its_memory, self.rename_a_container, self.restart_a_container,
+            self.forge_labels,
+        ]  # fmt: skip
+
+    # --- clients
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "DIBS_HOME": str(self.home.state)}
+
+    def words_of(self, *, detach: bool, seconds: float) -> list[str]:
+        backend = self.dice.choice(["local", self.engine.kind])
+        count = self.dice.choice(["1", "1", "1", "2"])
+        words = [sys.executable, "-m", "dibs", "run", "-q", "--no-tty", "--gpu", count, "--wait", "90s"]
+        words += ["--grace", "0s", "--backend", backend, "--mount", f"{self.locks}:/locks:rw"]
+        words += ["--mount", f"{self.tools}:/tools"]
+        if backend != "local":
+            words += ["--image", images.REFERENCE, "--clean-env"]
+        if detach:
+            words += ["--detach", "--ttl", f"{self.dice.randint(2, 25)}s"]
+        return [*words, "--", "sh", "-c", ORACLE.format(seconds=f"{seconds:.2f}")]
+
+    def start(self, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        detach = self.dice.random() < 0.3
+        seconds = self.dice.choice([0.0, 0.1, 0.5, 3.0, 600.0]) if detach else self.dice.uniform(0, 1.0)
+        client = subprocess.Popen(
+            [*prefix, *self.words_of(detach=detach, seconds=seconds)], env=env or self.environment(), cwd=self.work,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.clients.append(client)
+        return client
+
+    def reap(self) -> None:
+        left = []
+        for client in self.clients:
+            if client.poll() is None:
+                left.append(client)
+                continue
+            assert client.stderr is not None
+            said = client.stderr.read().decode(errors="replace")
+            client.stderr.close()
+            self.ends[client.returncode] += 1
+            if said:
+                self.words[f"{client.returncode}: {said.strip().splitlines()[-1][-160:]}"] += 1
+            if "Traceback" in said:
+                self.broken.append(f"{client.returncode}: {said[-3000:]}")
+        self.clients = left
+
+    def dibs(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [sys.executable, "-m", "dibs", *words], env=self.environment(), cwd=self.work, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=180, check=False,
+        )  # fmt: skip
+        if b"Traceback" in done.stderr:
+            self.broken.append(f"dibs {' '.join(words)}: {done.stderr.decode(errors='replace')[-3000:]}")
+        return done
+
+    # --- the oracle
+
+    def violations(self) -> list[str]:
+        try:
+            lines = (self.locks / "violations").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if not self._caused_by_hand(*line.split(" "))]
+
+    def _caused_by_hand(self, sandbox: str, _card: str, at: str) -> bool:
+        """A container that is started by hand takes its card at that moment, whoever is being given it then."""
+        return sandbox in self.by_hand or any(0 <= int(at) - begun <= _MOMENT for begun in self.begun_by_hand)
+
+    def served(self) -> int:
+        try:
+            return (self.locks / "served").read_text().count("\n")
+        except FileNotFoundError:
+            return 0
+
+    def holders(self) -> dict[int, str]:
+        """Processes that hold a lock of the oracle now."""
+        needle = str(self.locks)
+        found = {}
+        for pid in _pids():
+            try:
+                files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+            except OSError:
+                continue
+            locked = any(file.startswith((needle, "/locks/")) and file.endswith(".lock") for file in files)
+            if locked and self._ours(pid):
+                found[pid] = _line(pid)
+        return found
+
+    def _ours(self, pid: int) -> bool:
+        """Whether /locks of this process is our folder."""
+        try:
+            here, there = os.stat(self.locks), os.stat(f"/proc/{pid}/root/locks")
+        except OSError:
+            return False
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    # --- processes
+
+    def processes(self) -> dict[int, str]:
+        """dibs, shims, keepers, bubblewrap, commands: all of this storm's but the engine's own."""
+        needles = (str(self.home.state).encode(), str(self.work).encode())
+        found = {}
+        for pid in _pids():
+            line = _line(pid)
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                cwd = os.readlink(f"/proc/{pid}/cwd").encode()
+            except OSError:
+                continue
+            if any(needle in environ or needle in line.encode() or needle in cwd for needle in needles):
+                found[pid] = line
+        engine = ("dockerd", "containerd", "podman", "conmon", "runc", "unshare --net", "nsenter")
+        return {pid: line for pid, line in found.items() if not line.split("/")[-1].startswith(engine)}
+
+    def _victim(self) -> int | None:
+        found = sorted({**self.processes(), **self.holders()})
+        return self.dice.choice(found) if found else None
+
+    def kill_anything(self) -> bool:
+        victim = self._victim()
+        return victim is not None and _signal(victim, signal.SIGKILL)
+
+    def stop_anything(self) -> bool:
+        """Stopped for a while; then it goes on, or is killed where it stands."""
+        victims = [pid for pid in (self._victim() for _ in range(3)) if pid is not None]
+        hit = [pid for pid in victims if _signal(pid, signal.SIGSTOP)]
+        time.sleep(self.dice.uniform(0.2, 3.0))
+        for pid in hit:
+            _signal(pid, self.dice.choice([signal.SIGCONT, signal.SIGKILL]))
+            _signal(pid, signal.SIGCONT)
+        return bool(hit)
+
+    def reuse_a_pid(self) -> bool:
+        """Kill a process and have its pid taken by a stranger at once."""
+        victim = self._victim()
+        if victim is None or not _signal(victim, signal.SIGKILL):
+            return False
+        deadline = time.monotonic() + 2
+        while Path(f"/proc/{victim}").exists() and time.monotonic() < deadline:
+            self.reap()
+            time.sleep(0.01)
+        for _ in range(20):
+            LAST_PID.write_text(str(victim - 1))
+            stranger = subprocess.Popen(["sleep", "2"], cwd="/", env={})
+            self.strangers.append(stranger)
+            if stranger.pid == victim:
+                return True
+        return False
+
+    def kill_inside_a_pid_namespace(self) -> bool:
+        child = self.start(("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+        time.sleep(self.dice.uniform(0.2, 2.0))
+        return _signal(child.pid, signal.SIGKILL)
+
+    def jump_the_clock(self) -> bool:
+        if FAKETIME is None:
+            return False
+        jump = self.dice.choice(["+3d", "-3d", "+90s", "-90s"])
+        self.start(env={**self.environment(), "LD_PRELOAD": str(FAKETIME), "FAKETIME": jump})
+        return True
+
+    # --- the ledger and the disk
+
+    def pause_and_lose_the_keeper(self) -> bool:
+        rows = self._running()
+        if not rows:
+            return False
+        one = self.dice.choice(rows)
+        if self.dibs("sandbox", "pause", one).returncode != 0:
+            return False
+        if self.dice.random() < 0.7:
+            for pid, line in self.processes().items():
+                if ("import shim" in line or "import keeper" in line) and self.dice.random() < 0.5:
+                    _signal(pid, signal.SIGKILL)
+        else:
+            self.dibs("sandbox", "resume", one)
+        return True
+
+    def _running(self) -> list[str]:
+        try:
+            with sqlite3.connect(self.home.ledger, timeout=5) as connection:
+                rows = connection.execute("SELECT id FROM sandboxes WHERE state = 'running'").fetchall()
+            connection.close()
+        except sqlite3.Error:
+            return []
+        return [str(row[0]) for row in rows]
+
+    def _quiet(self) -> None:
+        """No client is at work: what lives now is detached, or loses its client."""
+        for client in self.clients:
+            client.kill()
+        for client in self.clients:
+            client.wait()
+        self.reap()
+
+    def _files_of_ledger(self) -> list[Path]:
+        return [path for path in self.home.ledger.parent.iterdir() if path.name.startswith(self.home.ledger.name)]
+
+    def remove_the_ledger(self) -> bool:
+        self._quiet()
+        for path in self._files_of_ledger():
+            path.unlink(missing_ok=True)
+        return True
+
+    def restore_an_old_ledger(self) -> bool:
+        if not self.backup.exists():
+            return self.back_up()
+        self._quiet()
+        for path in self._files_of_ledger():
+            path.unlink(missing_ok=True)
+        shutil.copy(self.backup, self.home.ledger)
+        self.backup.unlink()
+        return True
+
+    def back_up(self) -> bool:
+        try:
+            source = sqlite3.connect(self.home.ledger, timeout=5)
+            with sqlite3.connect(self.backup) as copy:
+                source.backup(copy)
+            source.close()
+            copy.close()
+        except sqlite3.Error:
+            self.backup.unlink(missing_ok=True)
+        return False
+
+    def fill_the_disk(self) -> bool:
+        ballast = self.home.state / "ballast"
+        try:
+            with ballast.open("wb") as file:
+                while True:
+                    file.write(bytes(1 << 16))
+        except OSError:
+            pass
+        time.sleep(self.dice.uniform(0.2, 2.0))
+        read = self.dibs("gpus")
+        if read.returncode not in (0, 86):
+            self.broken.append(f"dibs gpus on a full disk: {read.returncode} {read.stderr.decode()[-500:]}")
+        ballast.unlink()
+        return True
+
+    # --- the engine
+
+    def kill_the_engine(self) -> bool:
+        self.engine.kill()
+        time.sleep(self.dice.uniform(0, 1.0))
+        self.engine.start()
+        return True
+
+    def kill_the_engine_and_its_memory(self) -> bool:
+        self.engine.restart_with_empty_run()
+        return True
+
+    def _container(self, *states: str) -> dict[str, object] | None:
+        found = [one for one in self.engine.containers() if one["State"] in states]
+        return self.dice.choice(found) if found else None
+
+    def rename_a_container(self) -> bool:
+        one = self._container("running")
+        if one is None:
+            return False
+        name = f"renamed-{self.dice.randrange(1 << 32):x}"
+        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{one['Id']}/rename?name={name}")
+        return status == 204
+
+    def restart_a_container(self) -> bool:
+        """An ended sandbox is started by hand: it holds its card again, though no lease says so."""
+        one = self._container("exited")
+        if one is None:
+            return False
+        labels = one.get("Labels") or {}
+        assert isinstance(labels, dict)
+        self.by_hand |= {str(value) for value in labels.values()}
+        self.begun_by_hand.append(int(time.time()))
+        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{one['Id']}/start")
+        return status in (204, 304)
+
+    def forge_labels(self) -> bool:
+        """A stranger's container that looks like one of ours; it holds nothing, and must not be removed."""
+        one = self._container("running", "exited")
+        if one is None:
+            return False
+        name = f"forged-{self.dice.randrange(1 << 32):x}"
+        words = ["sleep", "1000"]
+        if self.engine.kind == "docker":
+            body = {"Image": images.REFERENCE, "Cmd": words, "Labels": one.get("Labels") or {}}
+            body["HostConfig"] = {"NetworkMode": "none"}
+            status, made = self.engine.api("POST", f"{self.engine.prefix}/containers/create?name={name}", json=body)
+        else:
+            body = {"image": images.REFERENCE, "command": words, "labels": one.get("Labels") or {}, "name": name}
+            body["netns"] = {"nsmode": "none"}
+            status, made = self.engine.api("POST", f"{self.engine.prefix}/containers/create", json=body)
+        if status != 201:
+            return False
+        assert isinstance(made, dict)
+        self.engine.api("POST", f"{self.engine.prefix}/containers/{made['Id']}/start")
+        return True
+
+    # --- the end
+
+    def disturb(self) -> None:
+        what = self.dice.choice(self.disturbances)
+        began = time.monotonic() - self.began
+        done = what()
+        self.journal.append(f"{began:7.2f} {what.__name__}{'' if done else ' (nothing to do)'}")
+        if done:
+            self.did[what.__name__] += 1
+
+    def settle(self, seconds: float = 120.0) -> list[str]:
+        """Everything goes; what is left after the next starts of dibs, in words."""
+        self._quiet()
+        for pid in self.processes():
+            _signal(pid, signal.SIGCONT)
+        if not self.engine.answers():
+            self.engine.start()
+        for one in self.engine.containers():
+            if str(one["Names"][0]).lstrip("/").startswith("forged-") or self._by_hand(one):  # type: ignore[index]
+                self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
+        for sandbox in self._live():
+            done = self.dibs("sandbox", "rm", sandbox)
+            if done.returncode:
+                self.words[f"rm: {done.stderr.decode(errors='replace').strip()[-300:]}"] += 1
+        self._remove_reported()
+        deadline = time.monotonic() + seconds
+        while left := self._left():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        for stranger in self.strangers:
+            stranger.wait()
+        self.strangers.clear()
+        return left
+
+    def _remove_reported(self) -> None:
+        """Containers that no ledger knows any more: dibs names them as holders, and their owner removes them."""
+        with Workloads(self.home) as service:
+            told = " ".join(f"{state.state} {state.note}" for state in service.devices()[1])
+        for one in self.engine.containers():
+            name = str(one["Names"][0]).lstrip("/")  # type: ignore[index]
+            if one["State"] == "running" and name in told:
+                self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
+
+    def _by_hand(self, one: dict[str, object]) -> bool:
+        labels = one.get("Labels") or {}
+        assert isinstance(labels, dict)
+        return any(str(value) in self.by_hand for value in labels.values())
+
+    def _live(self) -> list[str]:
+        with Workloads(self.home) as service:
+            return [row.id for row in service.sandboxes()]
+
+    def _left(self) -> list[str]:
+        with Workloads(self.home) as service:
+            left = [f"lease {lease.id}" for lease in service.leases()]
+            left += [f"sandbox {row.id} {row.state}" for row in service.sandboxes()]
+            left += [f"ticket {ticket.id}" for ticket in service.queue()]
+        left += [f"holder {pid}: {line}" for pid, line in self.holders().items()]
+        left += [f"process {pid}: {line}" for pid, line in self.processes().items()]
+        left += [
+            f"container {one['Names']} {one['State']}"
+            for one in self.engine.containers()
+            if one["State"] in ("running", "paused", "restarting")
+        ]
+        return left
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+
+
+def _line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _signal(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

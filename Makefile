@@ -37,7 +37,7 @@ WORKERS ?= 3
 
 test: lint
 	@scripts/test-needs $(BIN)/python
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@scripts/run-tests $(BIN) $(WORKERS) $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	@scripts/test-needs $(BIN)/python

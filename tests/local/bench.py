@@ -16,6 +16,7 @@ from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Exit, GrantedDevice, Handle, Output, Session, Status, Workload
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices.model import Attachment, DeviceId
+from dibs.errors import BackendUnavailable
 from dibs.home import Home
 from dibs.process import absent
 
@@ -95,9 +96,20 @@ class Bench:
     def create(self, *command: str, **fields: Any) -> Handle:
         workload = self.workload(*command, **fields)
         folder = self.home.sandbox(workload.id)
-        handle = self.backend.create(workload, self.backend.render(workload, folder), folder)
+        handle = self._create(workload, folder)
         self.handles.append(handle)
         return handle
+
+    def _create(self, workload: Workload, folder: Path) -> Handle:
+        """As `workloads.creation` does: once more if the host's root has changed meanwhile, say by another test."""
+        for _ in range(3):
+            realisation = self.backend.render(workload, folder)
+            try:
+                return self.backend.create(workload, realisation, folder)
+            except BackendUnavailable:
+                if not self.backend.outdated(realisation):
+                    raise
+        return self.backend.create(workload, self.backend.render(workload, folder), folder)
 
     def start(self, *command: str, **fields: Any) -> Handle:
         handle = self.create(*command, **fields)

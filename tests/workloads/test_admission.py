@@ -151,7 +151,7 @@ def test_a_quota_is_counted_again_when_a_queued_request_is_served(eight_gpus: Ho
             assert until(service, first, "running") == "running"
             assert until(service, behind, "running") == "running"  # what waits for a quota holds up no other tenant
             assert service.sandbox(second).state == "queued"
-            assert "'acme' holds 2 of 2 (gpu)" in waiting_for(acme, service.sandbox(second))["waits_for"]
+            assert '"acme" holds 2 of 2 (gpu)' in waiting_for(acme, service.sandbox(second))["waits_for"]
             service.remove(first, 0.0)
             hands.nudge()
             assert until(service, second, "running") == "running"

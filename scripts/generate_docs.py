@@ -231,7 +231,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "TAINT_INVALID": ("80", "not a taint such as `maintenance`, `maintenance=fan` or `maintenance=fan:NoExecute`"),
     "TEMPLATES_NOT_OFFERED": ("80", "OpenSandbox's templates were asked for; dibs has none"),
     "TICKET_IN_USE": ("88", "this id of a place in the queue belongs to another request, or is in use already"),
-    "TICKET_NOT_FOUND": ("89", "nobody waits with this ticket"),
+    "TICKET_NOT_FOUND": ("89", "no request waits with this ticket"),
     "TICKET_REMOVED": ("88", "the place in the queue was removed while it was waited there"),
     "TIMEOUT": ("90", "waited as long as asked"),
     "TIMEOUT_INVALID": ("80", "`timeout` is no whole number of seconds, or longer than the gateway allows"),

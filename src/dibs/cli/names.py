@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 BACKENDS = ("auto", "local", "docker", "podman")
-NETWORKS = ("host", "none")
 
 
 def sandbox_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:

@@ -75,5 +75,5 @@ class Stdin:
 
     def _consume(self, count: int) -> None:
         self._peeked -= count
-        while count:
-            count -= len(os.read(self.fd, count))
+        while count and (piece := os.read(self.fd, count)):  # empty: another reader of the pipe has taken it
+            count -= len(piece)

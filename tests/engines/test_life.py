@@ -18,6 +18,7 @@ from tests.engines.conftest import PATIENCE, Bench
 
 from dibs.backends.port import Exec, Exit, Handle, Limits, Mount, Phase
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Unsupported
+from dibs.process import boottime
 
 
 def ended(bench: Bench, handle: Handle) -> Exit:
@@ -234,7 +235,7 @@ def test_an_overdue_one_is_known_even_without_its_keeper(bench: Bench) -> None:
     keeper = keeping.keeper_of(Path(handle.folder))
     assert keeper is not None
     assert not bench.backend.overdue(handle)
-    assert bench.backend.overdue(handle, time.time() + 3601)
+    assert bench.backend.overdue(handle, boottime() + 3601)
     os.kill(keeper.pid, signal.SIGKILL)
     os.waitpid(keeper.pid, 0)
     bench.backend.set_expiry(handle, time.time() - 1)  # another one takes over

@@ -420,7 +420,9 @@ class Workloads:
         row, backend, handle = self._live(reference)
         if handle.keeper is not None and not absent(handle.keeper):
             return row
-        if row.live and row.expires_at is not None and row.expires_at <= time.time():
+        overdue: Callable[[Handle], bool] | None = getattr(backend, "overdue", None)  # an engine's, by the same clock
+        late = row.expires_at is not None and row.expires_at <= time.time() if overdue is None else overdue(handle)
+        if row.live and late:
             backend.stop(handle, _spec(row).grace_seconds)
         return self.settle(row.id)
 

@@ -9,6 +9,7 @@ import pytest
 from tests.engines.running import processes_naming
 from tests.engines.whole.house import House, until
 
+from dibs.backends.engines import keeping
 from dibs.ledger.rows import SandboxRow
 from dibs.process import name_of
 from dibs.workloads.reconcile import handle_of
@@ -148,3 +149,61 @@ def test_an_engine_that_was_only_restarted_finds_its_containers_again(house: Hou
         assert service.sandbox(row.id).live
         service.remove(row.id, 0.0)
         assert name_of(pid) is None
+
+
+# --- whoever started it was killed before the first process was recorded
+
+
+def lose_the_record(house: House, row: SandboxRow) -> None:
+    """As if `dibs` had been killed between the start of the container and its note of the first process."""
+    for name in ("init", "record"):
+        (Path(handle_of(row).folder) / name).unlink()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("verb", ["stop", "rm"])
+def test_a_forgotten_container_whose_first_process_was_never_recorded_is_ended(
+    house: House, verb: str, paused: bool
+) -> None:
+    row = house.create(gpu=1, command=["sleep", "1000"])
+    pid = house.pid(row)
+    if paused:
+        house.service.pause(row.id)
+    lose_the_record(house, row)
+    house.engine.restart_with_empty_run()
+    assert name_of(pid) is not None
+    assert house.again().sandbox(row.id).live
+    assert house.states()["gpu-0"][0] == "held"
+    done = house.dibs("sandbox", verb, row.id)
+    assert done.returncode == 0, done.stderr
+    assert members(container_id(row)) == []
+    assert processes_naming(container_id(row)) == [], "neither containerd's shim nor conmon is left"
+    assert house.again().leases() == []
+    assert house.states()["gpu-0"][0] == "free"
+
+
+def test_a_container_that_was_removed_by_hand_after_its_engine_forgot_it_is_ended_without_a_record(
+    house: House,
+) -> None:
+    row = house.create(gpu=1, command=["sleep", "1000"])
+    pid = house.pid(row)
+    house.service.pause(row.id)
+    lose_the_record(house, row)
+    house.engine.restart_with_empty_run()
+    house.engine.api("DELETE", f"{house.engine.prefix}/containers/dibs-{row.id}?force=true&timeout=0")
+    assert name_of(pid) is not None
+    house.again().remove(row.id, 0.0)
+    assert members(container_id(row)) == []
+    assert house.states()["gpu-0"][0] == "free"
+
+
+def test_the_first_process_of_a_container_is_recorded_by_the_next_look(house: House) -> None:
+    row = house.create(gpu=1, command=["sleep", "1000"])
+    lose_the_record(house, row)
+    assert house.again().sandbox(row.id).state == "running"
+    init = keeping.init_of(Path(handle_of(row).folder))
+    assert init is not None
+    assert init.pid == house.pid(row)
+    record = keeping.record_of(Path(handle_of(row).folder))
+    assert record is not None
+    assert record.groups

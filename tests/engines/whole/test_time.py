@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.engines import images
 from tests.engines.whole.house import House, conversation, keeper_of, until
 
 from dibs.backends.engines import keeping
 from dibs.ledger.rows import SandboxRow
-from dibs.process import ProcessName, absent, name_of
+from dibs.process import ProcessName, absent, boottime, name_of
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import exit_of
 
@@ -85,3 +88,92 @@ def test_a_foreground_run_whose_client_goes_away_is_ended(house: House) -> None:
     end = exit_of(house.service.settle(row.id))
     assert end is not None
     assert end.reason == "client-gone"
+
+
+# --- clocks that are set, and starters that are killed
+
+
+def is_kept(row: SandboxRow) -> bool:
+    return keeping.keeper_of(folder(row)) is not None
+
+
+def test_a_clock_that_is_set_forward_does_not_end_a_container_early(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
+    pid = house.pid(row)
+    counts = keeping.deadline(folder(row))
+    assert counts is not None
+    assert abs(counts - boottime() - 3600) < 600
+    # To a keeper that reads it, this is a clock that was set three days forward since.
+    (folder(row) / "expiry").write_text(f"{time.time() - 3 * 86400!r} {counts!r}")
+    keeper = keeping.keeper_of(folder(row))
+    assert keeper is not None
+    assert keeping.nudge(keeper)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3 * 86400)
+    assert house.again().sandbox(row.id).state == "running"
+    assert name_of(pid) is not None
+    assert is_kept(row)
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_container_longer(house: House) -> None:
+    row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
+    pid = house.pid(row)
+    (folder(row) / "expiry").write_text(f"{time.time() + 3 * 86400!r} {boottime() - 1.0!r}")
+    keeper = keeping.keeper_of(folder(row))
+    assert keeper is not None
+    assert keeping.nudge(keeper)
+    until(lambda: name_of(pid) is None)
+    assert not house.again().sandbox(row.id).live
+
+
+# `dibs run`, killed when its container runs and before it has noted the first process.
+KILLED_AT_THE_START = """
+import os, sys
+from dibs.backends.engines import keeping
+keeping.remember_init = lambda *words: os.kill(os.getpid(), 9)
+from dibs.cli.main import run
+run(sys.argv[1:])
+"""
+
+
+def test_a_keeper_whose_container_was_never_recorded_ends_it_in_time_and_goes(house: House) -> None:
+    words = ["run", "--backend", house.kind, "--image", images.REFERENCE, "--detach", "--ttl", "2s", "--gpu", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_THE_START, *words, "--grace", "0s", "--", "sleep", "1000"],
+        env=house.env, cwd=house.work, capture_output=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    keepers = naming("import keeper", str(house.home.state))
+    assert keepers, "it was there before the command ran"
+    until(lambda: not any(one["State"] == "running" for one in house.engine.containers()), why="its time is over")
+    until(lambda: all(name_of(pid) is None for pid in keepers), why="the keeper has nothing to keep")
+    assert house.again().leases() == []
+
+
+def test_a_keeper_ends_what_its_engine_has_forgotten_when_its_time_is_over(house: House) -> None:
+    row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
+    pid = house.pid(row)
+    house.service.pause(row.id)
+    house.engine.restart_with_empty_run()
+    time.sleep(1.5)  # long enough for the keeper to be told by the engine that it has ended
+    keeper = keeping.keeper_of(folder(row))
+    assert keeper is not None, "its container runs"
+    keeping.set_deadline(folder(row), time.time() - 1.0)
+    assert keeping.nudge(keeper)
+    until(lambda: name_of(pid) is None, why="no dibs looks")
+    until(lambda: absent(keeper))
+
+
+def naming(*texts: str) -> list[int]:
+    """Processes with all of this on their command line."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            line = Path(f"/proc/{entry}/cmdline").read_text() if entry.isdigit() else ""
+        except OSError:
+            continue
+        if all(text in line for text in texts):
+            found.append(int(entry))
+    return found

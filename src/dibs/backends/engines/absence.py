@@ -4,6 +4,7 @@ An engine that was killed, restarted with an empty /run, or out of disk space sa
 container whose processes run. So its word frees no device: `lives` asks `left` before it believes an end, and `endings`
 calls `end` for what the engine does not end. A container is known by the record that was made at its start (in
 `keeping`: its first process, its shim, its control groups) and by its id, after which engines name its control group.
+Whoever started it may have been killed before it made that record: then its id alone has to do.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import time
 from pathlib import Path
 
 from dibs.backends.engines import keeping
-from dibs.backends.engines.cgroups import is_of
+from dibs.backends.engines.cgroups import groups_of, is_of
 from dibs.errors import BackendUnavailable
-from dibs.process import ProcessName, absent, start_time
+from dibs.process import ProcessName, absent, name_of, start_time
 
 PATIENCE = 10.0  # seconds for killed processes to be gone
 _SHIM = 1.0  # seconds for a shim to go by itself after its container; conmon does, containerd's does not
@@ -77,8 +78,9 @@ def end(folder: Path, container: str, grace: float = 0.0, *, forgotten: bool) ->
     init = keeping.init_of(folder)
     lives = init is not None and not absent(init)
     some = lives or bool(members(folder, container))
+    around = _around(folder, container)
     if some:
-        _thaw(folder)
+        _thaw(around)
     if init is not None and lives and grace > 0:
         _signal(init, signal.SIGTERM, grace)
     deadline = time.monotonic() + PATIENCE
@@ -92,12 +94,23 @@ def end(folder: Path, container: str, grace: float = 0.0, *, forgotten: bool) ->
                 f"the container does not end: {left(folder, container)}", field="sandbox", value=folder.name,
                 code="ENGINE_FAILED", remedy="see what keeps its processes: a device or a file system that hangs",
             )  # fmt: skip
-        _thaw(folder)
+        _thaw(around)
         time.sleep(0.005)
     if forgotten:
-        _end_shims(folder, container)
-        _remove_groups(folder)
+        _end_shims(around, container)
+        _remove_groups(around)
     return some
+
+
+def _around(folder: Path, container: str) -> keeping.Record:
+    """What is around a container: as it was recorded, or as far as it can be seen now."""
+    record = keeping.record_of(folder)
+    if record is not None and record.groups:
+        return record
+    groups: dict[str, str] = {}
+    for pid in members(folder, container):
+        groups |= groups_of(pid, container)
+    return keeping.Record(record.shim if record is not None else None, groups)
 
 
 # --- signals
@@ -144,10 +157,9 @@ def _not_permitted(pid: int) -> BackendUnavailable:
     return BackendUnavailable(reason, field="sandbox", value=str(pid), code="ENGINE_FAILED", remedy=remedy)
 
 
-def _thaw(folder: Path) -> None:
+def _thaw(around: keeping.Record) -> None:
     """A frozen process of cgroup v1 does not even hear SIGKILL."""
-    record = keeping.record_of(folder)
-    for controller, group in (record.groups if record is not None else {}).items():
+    for controller, group in around.groups.items():
         name, word = {"freezer": ("freezer.state", "THAWED"), "": ("cgroup.freeze", "0")}.get(controller, ("", ""))
         if not name:
             continue
@@ -164,10 +176,9 @@ def _thaw(folder: Path) -> None:
 # --- what is around it
 
 
-def _end_shims(folder: Path, container: str) -> None:
+def _end_shims(around: keeping.Record, container: str) -> None:
     """containerd's shim and conmon: they keep no device, but nobody else would end them."""
-    record = keeping.record_of(folder)
-    shims = [] if record is None or record.shim is None else [record.shim]
+    shims = [around.shim] if around.shim is not None else _seen_shims(container)
     for shim in shims:
         try:
             descriptor = os.pidfd_open(shim.pid)
@@ -186,6 +197,12 @@ def _end_shims(folder: Path, container: str) -> None:
             os.close(descriptor)
 
 
+def _seen_shims(container: str) -> list[ProcessName]:
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    names = (name_of(pid) for pid in pids if container and _is_shim(pid, container))
+    return [name for name in names if name is not None]
+
+
 def _is_shim(pid: int, container: str) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -195,10 +212,9 @@ def _is_shim(pid: int, container: str) -> bool:
     return words[0].rpartition(b"/")[2].startswith(_SHIMS) and container.encode() in words
 
 
-def _remove_groups(folder: Path) -> None:
+def _remove_groups(around: keeping.Record) -> None:
     """Empty groups of a container that its engine does not remember; one that cannot be removed does no harm."""
-    record = keeping.record_of(folder)
-    for group in set(record.groups.values()) if record is not None else ():
+    for group in set(around.groups.values()):
         for path, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(path)

@@ -92,10 +92,11 @@ class Endings(Lives):
     def _end_past_engine(self, handle: Handle, status: Status, grace: float) -> None:
         """End what its engine does not end: it has forgotten that it runs, cannot be asked, or fails to remove it.
 
-        Without a first process on record there is no proof, and the sandbox stays.
+        Without a first process on record, and without any process that is seen to be of it, there is no proof, and the
+        sandbox stays.
         """
         folder, identity = Path(handle.folder), handle.data.get("container", "")
-        if keeping.init_of(folder) is None:
+        if keeping.init_of(folder) is None and not absence.members(folder, identity):
             if not status.detail.endswith("removing"):
                 reason = status.detail or f"the sandbox did not end: {self.name} says that it is {status.phase}"
                 raise BackendUnavailable(reason, field="sandbox", value=handle.sandbox_id)

@@ -7,8 +7,12 @@ at all: there is one for each container with a time to live or a client, and `di
 Arguments: address of the engine (a path, or host:port), the path of the requests for this container, how to ask for
 its end, the folder of the sandbox, seconds of grace, and a pipe whose end means "the client is gone" (or -1).
 
-In the folder: `expiry` holds the deadline (seconds since the epoch, or "none"), `init` is there when the container
-runs, `ending` is written before the end is asked for and says why. SIGHUP: read the deadline again.
+In the folder: `expiry` holds the deadline (in seconds since the epoch and since the machine's start, or "none"), `init`
+is there when the container runs, `ending` is written before the end is asked for and says why. SIGHUP: read the
+deadline again. Only the time since the machine's start counts: nobody sets that clock.
+
+It never outlives its reason: it goes when the container has ended, when its folder is gone, and after it has ended the
+container; also if whoever started the container was killed before `init` was written.
 """
 
 from __future__ import annotations
@@ -21,14 +25,21 @@ import sys
 import time
 
 RETRY = 1.0  # seconds between tries while the engine is away
+TRIES = 3  # that an engine may fail before the container's first process is ended past it
+LONGEST = 30.0  # seconds of one sleep: the clock of `select` stands still while the machine is suspended
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def deadline(folder: str) -> float | None:
+    """In seconds since the machine's start."""
     try:
         with open(os.path.join(folder, "expiry")) as file:
             text = file.read().strip()
-        return None if text == "none" else float(text)
-    except (OSError, ValueError):
+        return None if text == "none" else float(text.split()[-1])
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -37,29 +48,86 @@ def record(folder: str, reason: str) -> None:
     path = os.path.join(folder, "ending")
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
+    except (FileExistsError, FileNotFoundError):
+        return  # somebody else has, or the sandbox was removed
     os.write(fd, f"{reason} {time.time()!r}".encode())
     os.close(fd)
+
+
+def first_process(folder: str) -> tuple[int, bytes] | None:
+    """The container's first process and when it was started; None if it cannot be seen from here."""
+    try:
+        with open(os.path.join(folder, "init")) as file:
+            words = file.read().replace(":", ",").strip("{}\n").split(",")
+        pid, started = (words[words.index(f'"{name}"') + 1] for name in ("pid", "started"))
+        return int(pid), started.encode()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_gone(pid: int, started: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return fields[19] != started or (fields[0] in (b"Z", b"X") and int(fields[17]) <= 1)
 
 
 def has_ended(folder: str) -> bool:
     """Whether the container's first process is gone. A client that saw the end goes away at once, and that may be heard
     before the engine says that there was an end."""
+    init = first_process(folder)
+    return init is not None and is_gone(*init)
+
+
+def lives_on(folder: str) -> bool:
+    """Whether the first process is seen to run, whatever the engine says: it may have lost its records."""
+    init = first_process(folder)
+    return init is not None and not is_gone(*init)
+
+
+def force(folder: str) -> None:
+    """End the first process past the engine: it has forgotten the container, or fails to end it. A frozen process of
+    cgroup v1 does not even hear SIGKILL, so it is thawed."""
+    init = first_process(folder)
+    if init is None:
+        return
+    for _ in range(50):
+        if is_gone(*init):
+            return
+        thaw(folder)
+        try:
+            descriptor = os.pidfd_open(init[0])
+        except OSError:
+            return
+        try:
+            if not is_gone(*init):  # else the number is another process's by now
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], 0.1)
+        except OSError:
+            return  # it has ended, or we may not: `dibs` says so when it is asked
+        finally:
+            os.close(descriptor)
+
+
+def thaw(folder: str) -> None:
     try:
-        with open(os.path.join(folder, "init")) as file:
-            words = file.read().replace(":", ",").strip("{}\n").split(",")
-        pid, started = (words[words.index(f'"{name}"') + 1] for name in ("pid", "started"))
-    except (OSError, ValueError, IndexError):
-        return False  # it cannot be seen from here
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except FileNotFoundError:
-        return True
+        with open(os.path.join(folder, "record")) as file:
+            words = file.read().split('"')
     except OSError:
-        return False
-    return fields[19] != started.encode() or (fields[0] in (b"Z", b"X") and int(fields[17]) <= 1)
+        return
+    for group in words:
+        for name, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            path = f"{group}/{name}"
+            if group.startswith("/") and os.path.exists(path):
+                try:
+                    with open(path, "w") as file:
+                        file.write(word)
+                except OSError:
+                    continue  # not ours to thaw
 
 
 def send(address: str, method: str, path: str) -> socket.socket:
@@ -101,11 +169,12 @@ def status_of(sock: socket.socket) -> int:
 
 
 def end(address: str, base: str, folder: str, reason: str, grace: float) -> None:
-    """Ask until the engine says that it is done, or that there is nothing to end."""
+    """Ask until the engine says that it is done, or that there is nothing to end; then see that it is so."""
     record(folder, reason)
     seconds = int(-(-grace // 1))
     verb = f"/stop?t={seconds}&timeout={seconds}" if grace > 0 else "/kill?signal=SIGKILL"
-    while True:
+    failed = 0
+    while os.path.isdir(folder) and failed < TRIES:
         try:
             sock = send(address, "POST", base + "/unpause")
             status_of(sock)  # a paused one could not hear
@@ -115,9 +184,14 @@ def end(address: str, base: str, folder: str, reason: str, grace: float) -> None
             sock.close()
         except OSError:
             status = 0
-        if status in (200, 204, 304, 404, 409):
-            return
+        if status in (200, 204, 304, 404, 409) or has_ended(folder):
+            break
+        failed += status >= 500
         time.sleep(RETRY)
+    until = boottime() + (grace if grace > 0 else 1.0)
+    while lives_on(folder) and boottime() < until:
+        time.sleep(0.02)
+    force(folder)
 
 
 def main() -> None:
@@ -132,13 +206,17 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    starter = os.getppid()
     waiting: socket.socket | None = None
     answer = b""
-    while True:
+    told = False  # that it has ended, of a container whose first process runs
+    while os.path.isdir(folder):
         started = os.path.exists(os.path.join(folder, "init"))
         if not started and os.path.exists(os.path.join(folder, "ending")):
             return  # it never ran
-        if started and waiting is None:
+        if told and not lives_on(folder):
+            return
+        if started and waiting is None and not told:
             try:
                 waiting, answer = send(address, "POST", base + "/wait?" + condition), b""
             except OSError:
@@ -146,10 +224,11 @@ def main() -> None:
         limit = deadline(folder)
         if limit is None and pipe < 0:
             return
-        left = None if limit is None else max(0.0 if started else 0.01, limit - time.time())
+        # A time to live begins with the start, and its starter sets it then; unless that one was killed.
+        counts = started or os.getppid() != starter
+        left = LONGEST if limit is None or not counts else min(LONGEST, max(0.0, limit - boottime()))
         if waiting is None:
-            pause = RETRY if started else 0.05
-            left = pause if left is None else min(left, pause)
+            left = min(left, RETRY if started else 0.05)
         ears: list[socket.socket | int] = [woken]
         ears += [waiting] if waiting is not None else []
         ears += [pipe] if pipe >= 0 else []
@@ -172,13 +251,16 @@ def main() -> None:
             waiting.close()
             waiting = None
             if answer.split(b" ", 2)[1:2] in ([b"200"], [b"404"]) and (b"\r\n\r\n" in answer):
-                return  # it has ended, or is gone
+                if not lives_on(folder):
+                    return  # it has ended, or is gone
+                told = True  # an engine that has lost its records says so of what runs
+                continue
             time.sleep(RETRY)
         elif pipe >= 0 and pipe in ready:
             if started and has_ended(folder):
                 return  # and so has its client
             end(address, base, folder, "client-gone", grace)
             return
-        elif started and limit is not None and time.time() >= limit and deadline(folder) == limit:
+        elif counts and limit is not None and boottime() >= limit and deadline(folder) == limit:
             end(address, base, folder, "expired", grace)
             return

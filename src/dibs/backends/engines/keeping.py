@@ -4,7 +4,8 @@
     record    its shim and its control groups, by which `absence` proves that it is gone
     gone      that dibs has proved it gone past the engine, why, and when: "stopped 1700000000.5"
     ending    why dibs asked for the end, and when: "stopped 1700000000.5"
-    expiry    when its time to live is over, in seconds since the epoch, or "none"
+    expiry    when its time to live is over: in seconds since the epoch, for people, and since the machine's start,
+              which is what counts (nobody sets that clock); or "none"
     keeper    the process that ends it then
 
 `backend` uses it. The engine says whether a container runs; what it says of an end counts once its processes are gone.
@@ -24,7 +25,7 @@ from dibs.backends.engines.cgroups import groups_of
 from dibs.backends.port import Handle
 from dibs.descriptors import closing
 from dibs.errors import StateError
-from dibs.process import ProcessName, absent, name_of
+from dibs.process import ProcessName, absent, boottime, name_of
 
 _NAME = msgspec.json.Decoder(ProcessName)
 
@@ -140,23 +141,31 @@ def gone(folder: Path) -> tuple[str, float] | None:
 
 
 def set_deadline(folder: Path, at: float | None) -> None:
-    write(folder, "expiry", "none" if at is None else repr(at))
+    """`at`: in seconds since the epoch, as the clock stands now. Whether that is set later does not matter."""
+    write(folder, "expiry", "none" if at is None else f"{at!r} {boottime() + at - time.time()!r}")
 
 
 def deadline(folder: Path) -> float | None:
+    """In seconds since the machine's start."""
     text = read(folder, "expiry").strip()
     if not text or text == "none":
         return None
     try:
-        return float(text)
-    except ValueError as error:
+        words = [float(word) for word in text.split()]
+        if len(words) == 1:  # of an older dibs
+            set_deadline(folder, words[0])
+        return boottime() + words[0] - time.time() if len(words) == 1 else words[1]
+    except (ValueError, IndexError) as error:
         raise StateError("the time to live cannot be read", value=str(folder / "expiry")) from error
 
 
 def overdue(handle: Handle, now: float | None = None) -> bool:
-    """Whether its time to live is over. Who finds it so while it runs ends it: its keeper may have been killed."""
+    """Whether its time to live is over. Who finds it so while it runs ends it: its keeper may have been killed.
+
+    `now`: in seconds since the machine's start.
+    """
     at = deadline(folder_of(handle))
-    return at is not None and (time.time() if now is None else now) >= at
+    return at is not None and (boottime() if now is None else now) >= at
 
 
 def address_of(target: str) -> str:

@@ -116,7 +116,10 @@ class Lives(Engine):
         shim was killed may never notice an end."""
         folder, identity = Path(handle.folder), handle.data.get("container", "")
         init = keeping.init_of(folder)
-        if init is None or not absent(init) or str(state.get("Status")).lower() == "restarting":
+        if init is None:
+            self._note_init(handle, state)
+            return told
+        if not absent(init) or str(state.get("Status")).lower() == "restarting":
             return told
         deadline = time.monotonic() + NOTICED
         while True:
@@ -132,6 +135,12 @@ class Lives(Engine):
             state = self._state(handle) or {}
             if states.PHASES.get(str(state.get("Status", "")).lower()) not in (Phase.RUNNING, Phase.PAUSED):
                 return self.status(handle)
+
+    def _note_init(self, handle: Handle, state: dict[str, Any]) -> None:
+        """Make up for a missing record: its starter was killed right after the start. Its keeper waits for that."""
+        pid, identity = int(state.get("Pid") or 0), handle.data.get("container", "")
+        if pid and identity and is_of(pid, identity):
+            keeping.remember_init(Path(handle.folder), pid, identity)
 
     def _told(self, folder: Path, state: dict[str, Any] | None) -> Status:
         """What the engine says, with what dibs knows of the reason."""

@@ -101,7 +101,7 @@ class Bench:
         return handle
 
     def _create(self, workload: Workload, folder: Path) -> Handle:
-        """As `workloads.creation` does: once more if the host's root has changed meanwhile, say by another test."""
+        """As `workloads.delivery` does: once more if the host's root has changed meanwhile, say by another test."""
         for _ in range(3):
             realisation = self.backend.render(workload, folder)
             try:

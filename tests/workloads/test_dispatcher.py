@@ -8,7 +8,8 @@ from dibs.backends.port import Exit, Phase, Status
 from dibs.home import Home
 from dibs.ledger.rows import SandboxId
 from dibs.request.spec import parse_spec
-from dibs.workloads.creation import Creation, Order, withdraw
+from dibs.workloads.booking import Order
+from dibs.workloads.delivery import Delivery, withdraw
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.reconcile import finish, handle_of
 from dibs.workloads.service import Workloads
@@ -20,7 +21,7 @@ def test_what_was_delivered_meanwhile_is_not_made_again(eight_gpus: Home) -> Non
         admitted = admit(service, parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
         assert admitted.work is not None
         order, prepared = admitted.work
-        Creation(service.home, service.ledger).deliver(order, prepared)
+        Delivery(service.home, service.ledger).deliver(order, prepared)
         late = Dispatcher(lambda: Workloads(eight_gpus), workers=0)
         late._deliver(service, order, None)
         try:

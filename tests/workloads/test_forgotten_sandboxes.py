@@ -150,15 +150,15 @@ def test_what_had_ended_when_the_ledger_was_lost_is_free(service: Workloads) -> 
 def test_a_sandbox_that_was_finished_after_the_copy_was_made_is_not_taken_for_unfinished(
     service: Workloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dibs.workloads.creation import Creation
+    from dibs.workloads.delivery import Delivery
 
-    real = Creation.deliver
+    real = Delivery.deliver
 
-    def deliver(self: Creation, *args: object) -> object:
+    def deliver(self: Delivery, *args: object) -> object:
         _copy_ledger(service.home, tmp_path / "copy")
         return real(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Creation, "deliver", deliver)
+    monkeypatch.setattr(Delivery, "deliver", deliver)
     with service:
         held = service.create(parse_spec({"gpu": 8, **SLEEP}))
     _restore(tmp_path / "copy", service.home)

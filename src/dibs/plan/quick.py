@@ -1,6 +1,6 @@
 """The short way through the plan: the first free devices, where nothing is in question. Pure.
 
-`workloads.creation` asks here first: most requests want a number of whole cards, and most of the time they are there.
+`workloads.booking` asks here first: most requests want a number of whole cards, and most of the time they are there.
 The planner would choose the same ones, but it also says what became of every other device, from everything that the
 ledger knows; on a host with hundreds of cards that is most of what an answer costs. Whatever is not plain (several
 wishes, exact devices, claims, cut cards, too few) is None here, and the planner's business.

@@ -38,9 +38,9 @@ from dibs.plan.planner import Refusal
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
 from dibs.workloads import networks
-from dibs.workloads.creation import Creation, Order, Pending, ledger_away
+from dibs.workloads.booking import Booking, Entered, Order, Pending
+from dibs.workloads.delivery import ledger_away
 from dibs.workloads.explain import backend_problems, choose
-from dibs.workloads.images import check_image
 from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
@@ -83,10 +83,9 @@ def _admit(asking: Asking) -> Admitted:
     checked = _check(asking)
     if isinstance(checked, Admitted):
         return checked
-    creation = _creation(asking.workloads)
-    inventory = asking.workloads.inventory()
-    with creation.booking():
-        return _book(creation, checked, _enter(creation, checked, inventory))
+    booking, inventory = _booking(asking.workloads), asking.workloads.inventory()
+    with booking.transaction():
+        return _book(booking, checked, _enter(booking, checked, inventory))
 
 
 def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
@@ -124,14 +123,11 @@ def rehearse(workloads: Workloads) -> None:
     first one who asks need not wait for."""
     backend, spec = choose(SandboxSpec(backend="local"), workloads.registry, workloads.identity.uid)
     order = Order(spec=spec, backend=backend, sandbox_id=SandboxId("rehearsal"), who=workloads.identity)
-    creation, inventory = Creation(workloads.home, workloads.ledger), workloads.inventory()
-    decision = creation.plan(order, inventory, None)
-    if not isinstance(decision, Refusal):
-        creation.prepare(order, decision, inventory)
+    Booking(workloads.home, workloads.ledger).rehearse(order, workloads.inventory())
 
 
-def _creation(workloads: Workloads) -> Creation:
-    return Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
+def _booking(workloads: Workloads) -> Booking:
+    return Booking(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
 
 
 def _alone(asking: Asking) -> Admitted | Exception:
@@ -144,16 +140,15 @@ def _alone(asking: Asking) -> Admitted | Exception:
 def _book_all(orders: Mapping[int, _Checked]) -> dict[int, Admitted | Exception]:
     answers: dict[int, Admitted | Exception] = {}
     workloads = next(iter(orders.values())).asking.workloads
-    creation = _creation(workloads)
-    inventory = workloads.inventory()
-    with creation.booking():
+    booking, inventory = _booking(workloads), workloads.inventory()
+    with booking.transaction():
         for number, checked in orders.items():
             try:
-                entered = _enter(creation, checked, inventory)
+                entered = _enter(booking, checked, inventory)
             except REFUSALS as error:
                 answers[number] = error
             else:
-                answers[number] = _book(creation, checked, entered)
+                answers[number] = _book(booking, checked, entered)
     return answers
 
 
@@ -174,42 +169,41 @@ def _check(asking: Asking) -> _Checked | Admitted:
             return Admitted(workloads.sandbox(known), again=True)
     spec = check_reach(workloads, spec)
     backend, spec = choose(spec, workloads.registry, who.uid)
-    backend.acquaint(spec.image)
-    check_image(workloads.ledger, backend, who, spec.image)
     order = Order(
         spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=who, base_env=asking.base_env,
         origin=GATEWAY, annotations=asking.annotations,
     )  # fmt: skip
+    _booking(workloads).check(order)
     return _Checked(asking, order, digest)
 
 
-def _enter(creation: Creation, checked: _Checked, inventory: Inventory) -> Admitted:
+def _enter(booking: Booking, checked: _Checked, inventory: Inventory) -> Admitted | Entered:
     """Decide, and write the sandbox down; part of a transaction. If it raises one of REFUSALS, nothing was written."""
     asking, order = checked.asking, checked.order
     workloads, who, spec = asking.workloads, order.who, order.spec
-    if asking.idempotency_key:  # somebody may have been faster
+    if asking.idempotency_key:  # another request with this key may have been faster
         known = Idempotency(workloads.ledger).recall(who.tenant, asking.idempotency_key, checked.digest)
         if known is not None:
             return Admitted(workloads.sandbox(known), again=True)
-    decision = creation.decide(order, inventory, None)
-    if not isinstance(decision, Refusal):
-        prepared = creation.prepare(order, decision, inventory)
-        return Admitted(creation.enter(order, state="creating", simulated=prepared.simulated), (order, prepared))
-    if spec.wait_seconds is None or not decision.waitable:
-        raise decision.to_error()
-    return Admitted(creation.wait(order))
+    plans = booking.decide([order], inventory)
+    if not isinstance(plans, Refusal):
+        return booking.enter([order], plans, inventory)[0]
+    if spec.wait_seconds is None or not plans.waitable:
+        raise plans.to_error()
+    return Admitted(booking.queue(order))
 
 
-def _book(creation: Creation, checked: _Checked, entered: Admitted) -> Admitted:
+def _book(booking: Booking, checked: _Checked, entered: Admitted | Entered) -> Admitted:
     """What belongs to an entered sandbox, in the same transaction: its devices, the key it was asked for with."""
-    if entered.again:
+    if isinstance(entered, Admitted) and entered.again:
         return entered
     key, workloads = checked.asking.idempotency_key, checked.asking.workloads
     if key:
         Idempotency(workloads.ledger).remember(workloads.identity.tenant, key, checked.digest, entered.row.id)
-    if entered.work is None:
+    if isinstance(entered, Admitted):
         return entered
-    return msgspec.structs.replace(entered, devices=creation.lease(entered.work[1]))
+    [booked] = booking.lease([entered])
+    return Admitted(booked.row, (booked.order, booked.prepared), devices=booked.devices)
 
 
 def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
@@ -263,7 +257,7 @@ def waiting_for(workloads: Workloads, row: SandboxRow) -> dict[str, Any]:
     order = Order(
         spec=pending.spec, backend=workloads.backend_of(row), sandbox_id=row.id, who=workloads.identity, origin=GATEWAY
     )
-    decision = _creation(workloads).decide(order, workloads.inventory(), mine.id, waits=True)
+    decision = _booking(workloads).decide([order], workloads.inventory(), mine.id, waits=True)
     if isinstance(decision, Refusal):
         waits_for = decision.waits_for
     else:

@@ -26,7 +26,8 @@ from dibs.plan.planner import Refusal
 from dibs.process import absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
-from dibs.workloads.creation import Creation, Order, Pending, ledger_away, withdraw
+from dibs.workloads.booking import Booking, Order, Pending
+from dibs.workloads.delivery import Delivery, ledger_away, withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.listening import EVERYTHING, Listening
 from dibs.workloads.reconcile import handle_of, reconcile
@@ -140,15 +141,15 @@ class Dispatcher:
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> bool:
         """Whether it runs now. Never raises: this thread goes on with the next one."""
         try:
-            creation = Creation(workloads.home, workloads.ledger)
+            delivery = Delivery(workloads.home, workloads.ledger)
             row = workloads.ledger.sandbox(order.sandbox_id)
             if row.state == "stopping" and row.handle is None:
                 self._let_go(workloads, order)
             if row.state != "creating":
                 return False  # it is past this already: whatever runs there now is not ours to touch
             if prepared is None:
-                prepared = self._again(workloads, creation, order)
-            creation.deliver(order, prepared)
+                prepared = self._again(workloads, delivery, order)
+            delivery.deliver(order, prepared)
             if self._on_ready is not None:
                 row = workloads.sandbox(order.sandbox_id)
                 self._on_ready(row, time.time() - row.created_at)
@@ -171,14 +172,14 @@ class Dispatcher:
             if ledger.sandbox(order.sandbox_id).state == "stopping":
                 withdraw(ledger, order.sandbox_id)
 
-    def _again(self, workloads: Workloads, creation: Creation, order: Order) -> Prepared:
+    def _again(self, workloads: Workloads, delivery: Delivery, order: Order) -> Prepared:
         """What another gateway had begun: nothing of its attempt may be left before the next one."""
         try:
             order.backend.discard(_unfinished(workloads, order))
-            return creation.again(order, workloads.inventory())
+            return Booking(workloads.home, workloads.ledger).again(order, workloads.inventory())
         except BaseException as error:
             if not ledger_away(error):
-                creation.fail(order.sandbox_id, error)
+                delivery.fail(order.sandbox_id, error)
             raise
 
     # -- watching ---------------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ class Dispatcher:
             with ledger.writing():
                 for ticket in mine:
                     ledger.answer(ticket.id)
-        creation = Creation(workloads.home, ledger, workloads.registry.settings.tenants)
+        booking = Booking(workloads.home, ledger, workloads.registry.settings.tenants)
         inventory = workloads.inventory()
         for ticket in mine[:_SERVED_AT_ONCE]:
             row = _row_of(workloads, ticket)
@@ -251,7 +252,7 @@ class Dispatcher:
             order = _order(workloads, row)
             try:
                 order.backend.acquaint(order.spec.image)
-                work, late = self._serve(workloads, creation, order, inventory, ticket)
+                work, late = self._serve(workloads, booking, order, inventory, ticket)
             except BackendUnavailable as error:
                 if ledger_away(error):
                     raise
@@ -261,10 +262,10 @@ class Dispatcher:
             if work is not None:
                 self._hand_out(*work)
             elif late:
-                creation.fail(row.id, _gave_up(row, late))
+                Delivery(workloads.home, ledger).fail(row.id, _gave_up(row, late))
 
     def _serve(
-        self, workloads: Workloads, creation: Creation, order: Order, inventory: Inventory, ticket: Ticket
+        self, workloads: Workloads, booking: Booking, order: Order, inventory: Inventory, ticket: Ticket
     ) -> tuple[Work | None, str]:
         """What is to be made now; or why there is no use in waiting any longer, empty if there is."""
         ledger = workloads.ledger
@@ -272,21 +273,18 @@ class Dispatcher:
             row = _row_of(workloads, ticket)
             if row is None:
                 return None, ""
-            decision = creation.decide(order, inventory, ticket.id, waits=True)
-            if isinstance(decision, Refusal):
-                return None, _hopeless(decision) or _late(order, ticket, decision.waits_for)
+            plans = booking.decide([order], inventory, ticket.id, waits=True)
+            if isinstance(plans, Refusal):
+                return None, _hopeless(plans) or _late(order, ticket, plans.waits_for)
             if late := _late(order, ticket, "its turn, which came too late"):
                 return None, late
             try:
-                prepared = creation.prepare(order, decision, inventory)
-                ledger.book_queued(row.id)
-                creation.lease(prepared)
-                ledger.dequeue(ticket.id, "served")
+                [booked] = booking.lease(booking.enter([order], plans, inventory, queued=row))
             except BackendUnavailable:
                 raise
             except DibsError as error:
                 return None, f"{error.code}: {error}"
-            return (order, prepared), ""
+            return (order, booked.prepared), ""
 
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""

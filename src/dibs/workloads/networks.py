@@ -1,6 +1,6 @@
 """Which network a sandbox has that asked for none, and who may have which.
 
-`creation` settles it when a sandbox is prepared, `admission` refuses what a gateway does not give, `explain` says both.
+`rendering` settles it, `admission` refuses what a gateway does not give, `explain` says both.
 In a process of the host's own a sandbox shares the host's network unless it asks for another one: it is the user's own
 program. Through a gateway come those who must neither meet each other nor the host's loopback, where the gateway itself
 may trust whoever calls: theirs is private, or none where that cannot be had.

@@ -1,6 +1,6 @@
 """The rules of the queue: which tickets count, which are passed over, which are void.
 
-`world` and `creation` ask what is in front, `waiting` what could be served, `reconcile` what to drop. A ticket is void
+`world` and `booking` ask what is in front, `waiting` what could be served, `reconcile` what to drop. A ticket is void
 when its deadline has passed, or when its process is proved gone, in whatever pid namespace it ran: its doorbell has no
 reader any more. It is passed over, and kept, while its process does not answer.
 """

@@ -1,10 +1,10 @@
-"""What a tenant may hold at once. `creation` counts it from the ledger inside the transaction that books, so that it
+"""What a tenant may hold at once. `booking` counts it from the ledger inside the transaction that books, so that it
 cannot be overdrawn by two requests at the same time, nor by one that has waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -31,26 +31,29 @@ class Holding(msgspec.Struct):
         return Holding(self.sandboxes - 1, self.cpu_millis - cpu, self.memory_bytes - memory, self.gpus)
 
 
-def held_by(ledger: Ledger, tenant: str, *, but: str | None = None) -> Holding:
-    """`but`: a sandbox that is not counted, because it is the one in question."""
+def held_by(ledger: Ledger, tenant: str, *, but: Collection[str] = ()) -> Holding:
+    """`but`: sandboxes that are not counted, because they are those in question."""
     holding = Holding()
     for row in ledger.sandboxes(live_only=True, tenant=tenant):
-        if row.id == but:
+        if row.id in but:
             continue
         request = msgspec.json.decode(row.spec, type=SandboxSpec).resources
         holding.sandboxes += 1
         holding.cpu_millis += request.cpu_millis or 0
         holding.memory_bytes += request.memory_bytes or 0
     holding.gpus = sum(
-        len(lease.devices) for lease in ledger.leases() if lease.tenant == tenant and lease.sandbox_id != but
+        len(lease.devices) for lease in ledger.leases() if lease.tenant == tenant and lease.sandbox_id not in but
     )
     return holding
 
 
-def over_quota(has: Holding, tenant: str, quota: Quota, wants: Request, gpus: int) -> list[Problem]:
-    """Everything that would be too much for a tenant who `has` something. `gpus`: how many it would get now."""
+def over_quota(
+    has: Holding, tenant: str, quota: Quota, wants: Request, gpus: int, *, sandboxes: int = 1
+) -> list[Problem]:
+    """Everything that would be too much for a tenant who `has` something. `gpus`: how many it would get now;
+    `sandboxes`: how many they are for."""
     rows = (
-        ("sandboxes", quota.sandboxes, has.sandboxes, 1, str),
+        ("sandboxes", quota.sandboxes, has.sandboxes, sandboxes, str),
         ("cpu", quota.cpu_millis, has.cpu_millis, wants.cpu_millis, _processors),
         ("memory", quota.memory_bytes, has.memory_bytes, wants.memory_bytes, _memory),
         ("gpu", quota.gpus, has.gpus, gpus, str),

@@ -1,7 +1,7 @@
 """The use cases: create a sandbox, look after it, explain. Everything that `cli` and `sdk` do goes through here.
 
-How a sandbox is made is in `creation`, how a gateway accepts one in `admission`. Everything here is done for somebody
-(`identity`): whoever runs this process, or a caller whom a gateway has recognised.
+How a sandbox gets its devices is in `booking`, how it is made in `delivery`, how a gateway accepts one in `admission`.
+Everything here is done for somebody (`identity`): the user of this process, or a caller whom a gateway has recognised.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -21,17 +21,17 @@ from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket, decoded
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
-from dibs.plan.planner import DevicePlan, Refusal
+from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.creation import Creation, Order, ledger_away, withdraw
+from dibs.workloads.booking import Booked, Booking, Order
+from dibs.workloads.delivery import Delivery, ledger_away, withdraw
 from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
 from dibs.workloads.images import check_image
 from dibs.workloads.receipt import Receipt
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
-from dibs.workloads.rendering import Prepared
 from dibs.workloads.waiting import Waiting, WaitNews
 from dibs.workloads.world import DeviceState, look_around, started_by_dibs, states_of, world_of
 
@@ -44,6 +44,38 @@ _SPEC = msgspec.json.Decoder(SandboxSpec)
 _PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
 _OLD = 5.0  # seconds after which what was seen of the devices is looked at again
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
+
+
+class Client(Protocol):
+    """Somebody who waits for a sandbox: this process, or a caller who listens to a gateway."""
+
+    def waiting(self, workloads: Workloads, order: Order) -> Waiting:
+        """A place in the queue, should one be needed."""
+        ...
+
+    def note(self, text: str) -> None: ...
+
+    def attach(self, order: Order) -> Callable[[Handle], Session] | None:
+        """How a foreground session is opened, if not by the backend itself."""
+        ...
+
+
+class OwnProcess:
+    """The client that is this process."""
+
+    def __init__(self, on_wait: Callable[[WaitNews], None] | None, on_note: Callable[[str], None] | None) -> None:
+        self._on_wait = on_wait
+        self._on_note = on_note
+
+    def waiting(self, workloads: Workloads, order: Order) -> Waiting:
+        return Waiting(workloads.ledger, workloads.registry, order.spec, order.who, self._on_wait)
+
+    def note(self, text: str) -> None:
+        if self._on_note is not None:
+            self._on_note(text)
+
+    def attach(self, order: Order) -> None:  # noqa: ARG002
+        return None
 
 
 class Workloads:
@@ -213,7 +245,8 @@ class Workloads:
         on_note: Callable[[str], None] | None = None,
     ) -> SandboxRow:
         """A running sandbox with everything that was asked for, or a DibsError and nothing changed."""
-        sandbox_id, _ = self._make(spec, base_env or {}, False, on_wait, on_note)
+        client = OwnProcess(on_wait, on_note)
+        sandbox_id, _ = self.make(spec, client, base_env=base_env or {}, foreground=False)
         return self.sandbox(sandbox_id)
 
     def launch(
@@ -225,60 +258,53 @@ class Workloads:
         on_note: Callable[[str], None] | None = None,
     ) -> tuple[SandboxRow, Session]:
         """As `create`, for the foreground: attached before the command starts, and ended when we go away."""
-        sandbox_id, session = self._make(spec, base_env or {}, True, on_wait, on_note)
+        client = OwnProcess(on_wait, on_note)
+        sandbox_id, session = self.make(spec, client, base_env=base_env or {}, foreground=True)
         assert session is not None  # foreground
         return self.sandbox(sandbox_id), session
 
-    def _make(
-        self,
-        spec: SandboxSpec,
-        base_env: Mapping[str, str],
-        foreground: bool,
-        on_wait: Callable[[WaitNews], None] | None,
-        on_note: Callable[[str], None] | None,
+    def make(
+        self, spec: SandboxSpec, client: Client, *, base_env: Mapping[str, str], foreground: bool
     ) -> tuple[SandboxId, Session | None]:
+        """Book and deliver for somebody who waits for it; in the foreground with a session."""
         backend, spec = choose(spec, self.registry, self.identity.uid)
-        creation = Creation(self.home, self.ledger, self.registry.settings.tenants)
         order = Order(
             spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=self.identity, base_env=base_env,
             foreground=foreground,
         )  # fmt: skip
-        prepared = self.reserve(creation, order, Waiting(self.ledger, self.registry, spec, order.who, on_wait))
-        for note in prepared.notes:
-            if on_note is not None:
-                on_note(note)
-        return order.sandbox_id, creation.deliver(order, prepared)
+        [booked] = self.reserve([order], client.waiting(self, order))
+        for note in booked.prepared.notes:
+            client.note(note)
+        session = Delivery(self.home, self.ledger).deliver(order, booked.prepared, client.attach(order))
+        return order.sandbox_id, session
 
-    def reserve(self, creation: Creation, order: Order, waiter: Waiting) -> Prepared:
-        """Book what is ordered, now or when it is the waiter's turn; or raise with every reason."""
-        spec = order.spec
+    def reserve(self, orders: Sequence[Order], waiter: Waiting) -> tuple[Booked, ...]:
+        """Book all that is ordered, now or when it is the waiter's turn; or raise with every reason."""
+        booking = Booking(self.home, self.ledger, self.registry.settings.tenants)
+        spec = orders[0].spec
         inventory, looked = self.inventory(), time.monotonic()
         waits = spec.wait_seconds is not None and spec.resources.wants_devices
         fresh, compared = True, False
         with waiter as waiting:
             while True:
+                decision: object = None
                 try:
                     if fresh:
-                        order.backend.acquaint(spec.image)
-                        check_image(self.ledger, order.backend, self.identity, spec.image)
+                        booking.check(orders[0])
                     waiting.accept()
-                    decision: DevicePlan | Refusal | None = None
+                    queued = waiting.ticket is not None
                     if waits:  # most who wait are not served at a look: they do not stand in the way of who writes
-                        decision = creation.decide(order, inventory, waiting.ticket, waits=waiting.ticket is not None)
+                        decision = booking.decide(orders, inventory, waiting.ticket, waits=queued)
                     if fresh and not isinstance(decision, Refusal):
                         with self.ledger.writing():
                             waiting.accept()
-                            decision = creation.decide(
-                                order, inventory, waiting.ticket, waits=waiting.ticket is not None
-                            )
-                            if not isinstance(decision, Refusal):
-                                prepared = creation.prepare(order, decision, inventory)
-                                creation.enter(order, state="creating", simulated=prepared.simulated)
-                                creation.lease(prepared)
+                            booked = booking.book(orders, inventory, waiting.ticket, waits=queued)
+                            if not isinstance(booked, Refusal):
                                 waiting.served()
-                                return prepared
+                                return booked
+                            decision = booked
                     if waits and isinstance(decision, Refusal) and decision.waitable:
-                        waiting.queue(creation, inventory)
+                        waiting.queue(booking, inventory)
                 except BackendUnavailable as error:
                     if error.code == "LEDGER_INCOMPLETE" and not compared:
                         compared = True

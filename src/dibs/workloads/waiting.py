@@ -34,7 +34,7 @@ from dibs.plan.planner import Refusal
 from dibs.process import ProcessName, absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
-from dibs.workloads.creation import Creation
+from dibs.workloads.booking import Booking
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import deserted, drop_void, first_processes, in_front, passed_over, void
 from dibs.workloads.reconcile import handle_of, reconcile
@@ -160,7 +160,7 @@ class Waiting:
 
     # -- after a look that found nothing ----------------------------------------------------------------------------
 
-    def queue(self, creation: Creation, inventory: Inventory) -> None:
+    def queue(self, booking: Booking, inventory: Inventory) -> None:
         """Not served now: take a place in the queue if we have none; else answer, and call those that can be served.
 
         Very many may come at once, and all of them write: what is to be written is found out before.
@@ -179,7 +179,7 @@ class Waiting:
             return
         self._place, self._length = mine + 1, len(tickets)
         self._first = first_processes(tickets)[:1] == [self.ticket]
-        servable = [one for one in creation.next_in_queue(self._who, inventory) if one.id != self.ticket]
+        servable = [one for one in booking.next_in_queue(self._who, inventory) if one.id != self.ticket]
         before = in_front(tickets, self.ticket)
         # Whoever is second sees to it that the first is there, whether it can be served or not.
         first = before if len(before) == 1 else []

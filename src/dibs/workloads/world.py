@@ -1,6 +1,6 @@
 """What is there, and who has it: the inventory and the ledger, put together for the planner and for tables.
 
-`service`, `creation` and `admission` ask here. Nothing is changed but one thing: who holds a device that has broken is
+`service`, `booking` and `admission` ask here. Nothing is changed but one thing: who holds a device that has broken is
 told so, once.
 """
 

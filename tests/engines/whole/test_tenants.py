@@ -13,7 +13,7 @@ from dibs.errors import DibsError, NotFound
 from dibs.ledger.snapshots import Snapshots
 from dibs.process import myself
 from dibs.workloads.admission import Admitted, Asking, admit_all
-from dibs.workloads.creation import withdraw
+from dibs.workloads.delivery import withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.images import REPOSITORY
 from dibs.workloads.reconcile import handle_of

@@ -26,6 +26,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -43,14 +44,12 @@ from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
 from dibs.gateway.state import Gateway
 from dibs.ledger.rows import SandboxId
-from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.wire import sandboxes as ws
 from dibs.wire.reading import read_object
 from dibs.workloads.admission import check_reach
-from dibs.workloads.creation import Creation, Order
-from dibs.workloads.explain import choose
+from dibs.workloads.booking import Order
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 from dibs.workloads.waiting import Waiting, WaitNews
@@ -278,32 +277,45 @@ async def _listen(socket: Socket, caller: Caller) -> None:
     caller.gone.set()
 
 
-def make(workloads: Workloads, wish: Wish, tell: Tell, caller: Caller) -> tuple[SandboxId, Session | None]:
-    """As `Workloads.create` and `launch`, within what the caller may have."""
-    backend, spec = choose(check_reach(workloads, wish.spec), workloads.registry, workloads.identity.uid)
-    creation = Creation(workloads.home, workloads.ledger, workloads.registry.settings.tenants)
-    order = Order(
-        spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=workloads.identity,
-        base_env=wish.base_env, foreground=wish.foreground,
-    )  # fmt: skip
-    direct = wish.direct and wish.foreground and backend.holds and not workloads.identity.afar
-    ticket = wish.ticket if direct else ""
-    prepared = workloads.reserve(creation, order, CallersWaiting(workloads, spec, tell, caller, ticket))
-    for note in prepared.notes:
-        tell({"note": note})
+class Listener:
+    """The client of `Workloads.make` that listens to us."""
 
-    def attach(handle: Handle) -> Session:
+    def __init__(self, wish: Wish, tell: Tell, caller: Caller) -> None:
+        self._wish = wish
+        self._tell = tell
+        self._caller = caller
+
+    def _direct(self, order: Order) -> bool:
+        return self._wish.direct and self._wish.foreground and order.backend.holds and not order.who.afar
+
+    def waiting(self, workloads: Workloads, order: Order) -> CallersWaiting:
+        ticket = self._wish.ticket if self._direct(order) else ""
+        return CallersWaiting(workloads, order.spec, self._tell, self._caller, ticket)
+
+    def note(self, text: str) -> None:
+        self._tell({"note": text})
+
+    def attach(self, order: Order) -> Callable[[Handle], Session] | None:
+        return partial(self._have_attached, order) if self._direct(order) else None
+
+    def _have_attached(self, order: Order, handle: Handle) -> Session:
         """Have the client attach itself; here, if it cannot."""
-        tell({"attach": {"id": handle.sandbox_id, "folder": handle.folder}})
+        caller = self._caller
+        self._tell({"attach": {"id": handle.sandbox_id, "folder": handle.folder}})
         until = time.monotonic() + _ATTACHING
         while not caller.answered.wait(0.1):
             if caller.gone.is_set():
                 raise _hung_up()
             if time.monotonic() > until:
                 raise Conflict("the caller did not attach", field="run", code="CALLER_GONE", remedy="try again")
-        return cast("Session", Direct()) if caller.attached else backend.attach(handle)
+        return cast("Session", Direct()) if caller.attached else order.backend.attach(handle)
 
-    return order.sandbox_id, creation.deliver(order, prepared, attach if direct else None)
+
+def make(workloads: Workloads, wish: Wish, tell: Tell, caller: Caller) -> tuple[SandboxId, Session | None]:
+    """As `Workloads.create` and `launch`, within what the caller may have."""
+    spec = check_reach(workloads, wish.spec)
+    client = Listener(wish, tell, caller)
+    return workloads.make(spec, client, base_env=wish.base_env, foreground=wish.foreground)
 
 
 async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> bool:

@@ -1,0 +1,336 @@
+"""The booking: check, plan, quota, book. Everything that gets devices gets them here, in one transaction or not at all.
+
+`service` books for a `dibs` process of its own and for a caller who listens to a gateway, `admission` for the requests
+that a gateway answers at once, `dispatcher` for those that waited in the queue. `delivery` makes what was booked.
+
+    check     what may take time, before the transaction: what must be known of the image, and whether it may be used
+    plan      which devices each sandbox would get, or every reason why not
+    quota     whether its tenant may hold that
+    book      the sandboxes and their leases are entered
+
+A group is booked like one sandbox that wants the sum of what its members want: all of them get their devices, or none.
+It decides nothing about who is alive, and creates nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+
+from dibs.backends.port import Backend
+from dibs.devices.model import Device, Inventory
+from dibs.errors import QuotaExceeded, StateError
+from dibs.home import Home
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, Ticket, encode
+from dibs.ledger.store import Ledger
+from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
+from dibs.plan.quick import Free
+from dibs.process import myself
+from dibs.request.model import Request
+from dibs.request.spec import SandboxSpec
+from dibs.settings import Quota
+from dibs.workloads.identity import Identity
+from dibs.workloads.images import check_image
+from dibs.workloads.queue import in_front, request_of
+from dibs.workloads.quotas import Holding, held_by, least_gpus, over_quota
+from dibs.workloads.receipt import HIDDEN
+from dibs.workloads.rendering import Prepared, prepare
+from dibs.workloads.world import world_of
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made, for whom, and how it is remembered."""
+
+    spec: SandboxSpec
+    backend: Backend
+    sandbox_id: SandboxId
+    who: Identity
+    base_env: Mapping[str, str] = {}
+    foreground: bool = False
+    origin: Literal["", "gateway"] = ""  # "gateway": any gateway on this ledger finishes what was begun
+    annotations: Mapping[str, str] = {}
+
+
+class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a gateway must remember of an accepted sandbox until it runs: the values that are kept nowhere else."""
+
+    spec: SandboxSpec
+    base_env: dict[str, str] = {}
+    afar: bool = False
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """A sandbox whose row is in the ledger; its devices are booked next, in the same transaction."""
+
+    order: Order
+    row: SandboxRow
+    prepared: Prepared
+
+
+class Booked(Entered, frozen=True):
+    """A sandbox that is in the ledger with its devices, and is to be delivered."""
+
+    devices: tuple[LeasedDevice, ...] = ()
+
+
+class Booking:
+    """The steps, on one open ledger."""
+
+    def __init__(self, home: Home, ledger: Ledger, tenants: Mapping[str, Quota] | None = None) -> None:
+        """`tenants`: what each may hold at once."""
+        self._home = home
+        self._ledger = ledger
+        self._tenants = tenants or {}
+        self._several = False
+        self._free: Free | None = None  # of one `transaction`
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One transaction for several bookings: what is free is looked up once."""
+        with self._ledger.writing():
+            self._several = True
+            try:
+                yield
+            finally:
+                self._several, self._free = False, None
+
+    # -- the steps --------------------------------------------------------------------------------------------------
+
+    def check(self, order: Order) -> None:
+        """What has to be found out of the image, and whether it may be used. Asks the engine: not in a transaction."""
+        order.backend.acquaint(order.spec.image)
+        check_image(self._ledger, order.backend, order.who, order.spec.image)
+
+    def book(
+        self, orders: Sequence[Order], inventory: Inventory, ticket: str | None = None, *, waits: bool = False
+    ) -> tuple[Booked, ...] | Refusal:
+        """Book all of them or none; part of the caller's transaction, which an exception must undo.
+
+        `ticket`: our place in the queue, if we wait there. `waits`: see `decide`.
+        """
+        plans = self.decide(orders, inventory, ticket, waits=waits)
+        return plans if isinstance(plans, Refusal) else self.lease(self.enter(orders, plans, inventory))
+
+    def enter(
+        self,
+        orders: Sequence[Order],
+        plans: Sequence[DevicePlan],
+        inventory: Inventory,
+        *,
+        queued: SandboxRow | None = None,
+    ) -> tuple[Entered, ...]:
+        """Render and write down what was decided. If this raises a refusal of a single order, nothing was written, so
+        that several orders can share a transaction. `queued`: the row of a single order that has waited."""
+        ready = [(order, self._prepare(order, plan, inventory)) for order, plan in zip(orders, plans, strict=True)]
+        if queued is not None:
+            self._ledger.book_queued(queued.id)
+            return tuple(Entered(order, queued, prepared) for order, prepared in ready)
+        return tuple(
+            Entered(order, self._add(order, state="creating", simulated=prepared.simulated), prepared)
+            for order, prepared in ready
+        )
+
+    def lease(self, entered: Sequence[Entered]) -> tuple[Booked, ...]:
+        """Book the devices of what was entered. Raises Busy if another has one of them by now."""
+        return tuple(Booked(one.order, one.row, one.prepared, self._lease(one.prepared)) for one in entered)
+
+    def queue(self, order: Order) -> SandboxRow:
+        """Enter a sandbox that waits, and its place in the queue; part of the caller's transaction."""
+        row = self._add(order, state="queued")
+        request = encode(order.spec.resources).encode()
+        self._ledger.enqueue(
+            myself(), order.who.uid, order.who.name, request, sandbox_id=order.sandbox_id, tenant=order.who.tenant,
+            wait_seconds=order.spec.wait_seconds,
+        )  # fmt: skip
+        self._free = None  # the next one waits behind it
+        return row
+
+    def again(self, order: Order, inventory: Inventory) -> Prepared:
+        """The same once more, for devices that are leased already: what a gateway had begun when it was killed."""
+        plan = DevicePlan()
+        for lease in self._ledger.leases(sandbox_id=order.sandbox_id):
+            here: dict[str, Device] = {device.id: device for device in inventory.devices}
+            gone = [device.id for device in lease.devices if device.id not in here]
+            if gone:
+                reason = "a leased device is no longer there"
+                raise StateError(reason, field="device", value=", ".join(gone), code="DEVICE_GONE")
+            shares = {device.id: device.share for device in lease.devices if device.share is not None}
+            plan = DevicePlan(tuple(here[device.id] for device in lease.devices), (), shares)
+        return self._prepare(order, plan, inventory)
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def decide(
+        self, orders: Sequence[Order], inventory: Inventory, ticket: str | None = None, *, waits: bool = False
+    ) -> tuple[DevicePlan, ...] | Refusal:
+        """Whether they can be booked now: the devices are there, and their tenant may hold them. Writes nothing.
+
+        Raises QuotaExceeded; but what `waits` already goes on waiting until its tenant has given something back.
+        """
+        who, request = orders[0].who, together([order.spec.resources for order in orders])
+        decision = self._plan(request, who, inventory, ticket)
+        refused = isinstance(decision, Refusal)
+        quota = self._tenants.get(who.tenant)
+        if quota is not None and not (waits and refused):
+            gpus = least_gpus(request) if isinstance(decision, Refusal) else len(decision.devices)
+            has = held_by(self._ledger, who.tenant, but={order.sandbox_id for order in orders})
+            problems = over_quota(has, who.tenant, quota, request, gpus, sandboxes=len(orders))
+            if problems and not waits:
+                raise QuotaExceeded(problems)
+            if problems:
+                ever = not over_quota(Holding(), who.tenant, quota, request, gpus, sandboxes=len(orders))
+                words = "; ".join(f"{problem.reason} ({problem.field})" for problem in problems)
+                return Refusal(tuple(problems), (), "QuotaExceeded", waitable=ever, waits_for=words)
+        return decision if isinstance(decision, Refusal) else divide(decision, [one.spec.resources for one in orders])
+
+    def next_in_queue(self, who: Identity, inventory: Inventory) -> list[Ticket]:
+        """Those who wait and could be served now, first come first."""
+        world = world_of(self._home, self._ledger, inventory, who, ahead="")
+        waiting = in_front(self._ledger.tickets(), None, self._held_back())
+        return [waiting[place] for place in servable([request_of(one.request) for one in waiting], world)]
+
+    def rehearse(self, order: Order, inventory: Inventory) -> None:
+        """Plan and render, and write nothing: what is loaded and found out on the way is there for the first caller."""
+        decision = self._plan(order.spec.resources, order.who, inventory, None)
+        if not isinstance(decision, Refusal):
+            self._prepare(order, decision, inventory)
+
+    def _plan(self, request: Request, who: Identity, inventory: Inventory, ticket: str | None) -> DevicePlan | Refusal:
+        """In one `transaction` it is always the same inventory."""
+        if request.wants_devices:
+            free = self._free or self._plainly_free(inventory, ticket)
+            if free is not None and (devices := free.first(request)) is not None:
+                return DevicePlan(devices)
+        world = world_of(self._home, self._ledger, inventory, who, ahead=ticket, held_back=self._held_back())
+        return plan_devices(request, world)
+
+    def _plainly_free(self, inventory: Inventory, ticket: str | None) -> Free | None:
+        """What the short way chooses from, where no one waits in front, and nothing is shared or tainted."""
+        ledger = self._ledger
+        if in_front(ledger.tickets(), ticket, self._held_back()) or ledger.any_shares() or ledger.taints():
+            return None
+        free = Free(inventory, ledger.held_units())
+        if self._several:
+            self._free = free
+        return free
+
+    def _held_back(self) -> Callable[[Ticket], bool] | None:
+        """Whether a tenant's quota keeps a ticket from being served now; then it holds up no other."""
+        if not self._tenants:
+            return None
+        holdings: dict[str, Holding] = {}
+
+        def over(ticket: Ticket) -> bool:
+            quota = self._tenants.get(ticket.tenant)
+            if quota is None:
+                return False
+            if ticket.tenant not in holdings:
+                holdings[ticket.tenant] = held_by(self._ledger, ticket.tenant)
+            wants, has = request_of(ticket.request), holdings[ticket.tenant]
+            if ticket.sandbox_id is not None:
+                has = has.without(wants)
+            return bool(over_quota(has, ticket.tenant, quota, wants, least_gpus(wants)))
+
+        return over
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
+        return prepare(
+            order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
+            private=order.who.afar, owner=order.who.uid, tenant=order.who.tenant,
+            gateway=bool(order.origin) or order.who.gateway,
+        )  # fmt: skip
+
+    def _add(self, order: Order, *, state: Literal["queued", "creating"], simulated: bool = False) -> SandboxRow:
+        pending = None
+        if order.origin:
+            pending = msgspec.json.encode(Pending(order.spec, dict(order.base_env), order.who.afar))
+        row = SandboxRow(
+            id=order.sandbox_id,
+            name=order.spec.name or order.sandbox_id,
+            backend=order.backend.name,
+            state=state,
+            uid=order.who.uid,
+            username=order.who.name,
+            tenant=order.who.tenant,
+            owner=myself(),
+            spec=encode(_without_values(order.spec)).encode(),
+            folder=str(self._home.sandbox(order.sandbox_id)),
+            created_at=time.time(),
+            simulated=simulated,
+            labels=dict(order.spec.labels),
+            annotations=dict(order.annotations),
+            origin=order.origin,
+            pending=pending,
+        )
+        self._ledger.add_sandbox(row)
+        return row
+
+    def _lease(self, prepared: Prepared) -> tuple[LeasedDevice, ...]:
+        if not prepared.devices:
+            return ()
+        leased = tuple(_leased(device, prepared.shares.get(device.id)) for device in prepared.devices)
+        self._ledger.reserve(SandboxId(prepared.workload.id), leased)
+        if prepared.shares:
+            self._free = None  # from now on something is shared
+        elif self._free is not None:
+            self._free.take(prepared.devices)
+        return leased
+
+
+def together(requests: Sequence[Request]) -> Request:
+    """What the equal members of a group want as one: the queue and the planner see a group as this."""
+    first, size = requests[0], len(requests)
+    if size == 1:
+        return first
+    return msgspec.structs.replace(
+        first,
+        gpus=tuple(msgspec.structs.replace(wish, count=int(wish.count) * size) for wish in first.gpus),
+        cpu_millis=None if first.cpu_millis is None else first.cpu_millis * size,
+        memory_bytes=None if first.memory_bytes is None else first.memory_bytes * size,
+        pids=None if first.pids is None else first.pids * size,
+    )
+
+
+def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, ...]:
+    """The plan of a whole group as the plans of its members, each with devices that fit each of its wishes."""
+    if len(requests) == 1:
+        return (plan,)
+    from dibs.plan.matching import assign, misfit
+
+    wishes = [wish for request in requests for wish in request.gpus]
+    fitting = [[device for device in plan.devices if not misfit(wish, device)[0]] for wish in wishes]
+    groups = assign([int(wish.count) for wish in wishes], fitting)
+    if groups is None:  # the whole was planned for the same wishes
+        raise AssertionError("a plan for a group cannot be divided among its members")
+    chosen, plans = iter(groups), []
+    for request in requests:
+        mine = {device.id for _ in request.gpus for device in next(chosen)}
+        devices = tuple(device for device in plan.devices if device.id in mine)
+        shares = {name: share for name, share in plan.shares.items() if name in mine}
+        plans.append(DevicePlan(devices, plan.wishes, shares))
+    return tuple(plans)
+
+
+def _without_values(spec: SandboxSpec) -> SandboxSpec:
+    """What is kept of a request: the names of its variables, not their values."""
+    return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+
+
+def _leased(device: Device, share: Share | None) -> LeasedDevice:
+    return LeasedDevice(
+        device.id,
+        device.model,
+        device.uuid,
+        device.index,
+        device.memory,
+        device.booked_units,
+        device.simulated,
+        share,
+        device.marks,
+    )

@@ -316,6 +316,16 @@ def test_derived_attributes_are_compared_instead_of_published_ones() -> None:
         allocate([resource_slice(devices)], claim(wanted, constraints=constraints))
 
 
+@pytest.mark.parametrize(("expression", "lists", "fits"), [("numa > 0", False, True), ("numa", False, False)])
+def test_derived_attributes_do_not_need_the_gate_of_lists(expression: str, lists: bool, fits: bool) -> None:
+    devices = [device("a", attributes={"numa": 1}), device("b", attributes={"numa": 2})]
+    derive = {"name": "x.example.com/same", "expression": f'device.attributes["{DRIVER}"].{expression}'}
+    wanted = claim(exactly(count=2, derivedAttributes=[derive]), constraints=[{"matchAttribute": derive["name"]}])
+    gates = [gate for gate in Features.everything().gates if lists or gate != "DRAListTypeAttributes"]
+    outcome = allocate([resource_slice(devices)], wanted, features=Features.of(gates))
+    assert (outcome.results is not None) is fits
+
+
 def test_what_claims_hold_is_read_from_their_allocations() -> None:
     slices = [resource_slice([*gpus(1), shared("gpu-1")])]
     wanted = [claim(exactly("whole"), name="first"), claim(exactly("part", **memory("3Gi")), name="second")]

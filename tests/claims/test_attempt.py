@@ -13,6 +13,7 @@ from dibs.claims.attempt import Attempt, Budgets, Given
 from dibs.claims.constraints import DistinctAttribute, MatchAttribute
 from dibs.claims.failures import BadClaim
 from dibs.claims.features import Features
+from dibs.claims.identity import Allocated, DeviceId
 from dibs.claims.nodes import Node
 from dibs.claims.wanted import Wanted, wanted_by
 
@@ -57,8 +58,10 @@ def constrained(*kinds: str) -> JSON:
     return {"constraints": found} if found else {}
 
 
-def begun(*asked: JSON) -> tuple[Attempt, list[Wanted]]:
-    made: Allocator = allocator(SLICES, features=Features.everything())
+def begun(
+    *asked: JSON, slices: list[JSON] = SLICES, allocated: Allocated | None = None
+) -> tuple[Attempt, list[Wanted]]:
+    made: Allocator = allocator(slices, allocated=allocated, features=Features.everything())
     world = made.inventory.world(HOST, made.features)
     attempt = Attempt(world, HOST, made.features, made.allocated, Budgets(made.allocated), len(asked))
     wanted = [
@@ -189,3 +192,16 @@ def test_shares_are_given_until_the_capacity_is_used_up() -> None:
     at = names(attempt)["roomy"]
     assert [attempt.take(one, at) is not None for one in wanted] == [True, True, False]  # 4 + 4 of 8, rounded up
     assert wanted[2].fell[at] == ("capacity", "not enough memory left")
+
+
+def test_counters_are_given_back_when_all_devices_are_wanted_and_one_has_too_little_capacity() -> None:
+    """The device was given in shares once, and is published as whole since: one of its shares is still held."""
+    part = device("part", attributes={"root": "r0"}, consumesCounters=draws(2), capacity={"memory": {"value": "8"}})
+    shared = Allocated(consumed={DeviceId(DRIVER, "host", "part"): {"memory": "4"}})
+    published = [resource_slice([part], "devices", pool=POOL), SLICES[1]]
+    asked = claim(exactly("all", None), **constrained("matchAttribute"))
+    attempt, wanted = begun(asked, slices=published, allocated=shared)
+    before = state(attempt, wanted)
+    assert attempt.take(wanted[0], 0) is None
+    assert wanted[0].fell[0] == ("capacity", "not enough memory left")
+    assert state(attempt, wanted) == before

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.cel.kubernetes import Quantity
-from dibs.claims.capacity import Capacity, CapacityError, consumption
+from dibs.claims.capacity import Capacity, CapacityError, consumption, exceeded
 from dibs.claims.constraints import DistinctAttribute, MatchAttribute, Value
 from dibs.claims.counters import Budget, Draw
 from dibs.claims.features import GATES, Features
@@ -90,7 +90,7 @@ def test_a_toleration_accepts_the_taints_that_kubernetes_says(toleration: Any, e
     assert tolerated(taint, [msgspec.convert(toleration, DeviceToleration)]) is expected
 
 
-def capacity(value: str, **policy: Any) -> Capacity:
+def capacity(value: str | int, **policy: Any) -> Capacity:
     return Capacity(msgspec.convert({"value": value, "requestPolicy": policy or None}, DeviceCapacity))
 
 
@@ -242,3 +242,135 @@ def test_groups_that_were_only_tried_are_forgotten() -> None:
     assert budget.conflict(other) is None
     assert budget.take(some, bind=False) == ()
     assert budget.conflict(other) is None
+
+
+STEPPED = {"default": "1", "validRange": {"min": "1", "step": "3"}}
+THOUSANDTHS = {"validRange": {"max": "10", "step": "1m"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "fractional", "taken"),
+    [
+        ({}, "5", False, "5"),
+        ({}, "0", False, "0"),
+        ({}, None, False, "100"),
+        ({"default": "7"}, None, False, "7"),
+        ({"validValues": ["2", "4"]}, "2", False, "2"),
+        ({"validValues": ["2", "4"]}, "3", False, "4"),
+        ({"validRange": {"min": "3"}}, "2", False, "3"),
+        ({"validRange": {"min": "3"}}, "5", False, "5"),
+        ({"validRange": {"min": "1Ki"}}, "1024", False, "1024"),  # written as it was asked
+        (STEPPED, "4", False, "4"),  # steps count from the minimum, not from zero
+        (STEPPED, "5", False, "7"),
+        ({"validRange": {"min": "2", "max": "10", "step": "4"}}, "10", False, "10"),
+        ({"validRange": {"min": "2", "max": "10", "step": "4"}}, "11", False, None),
+        ({"validRange": {"max": "10", "step": "1"}}, "1500u", False, "1500u"),
+        (THOUSANDTHS, "200m", True, "200m"),
+        (THOUSANDTHS, "1500u", True, None),
+        ({"validRange": {"step": "0"}}, "1500u", True, "1500u"),
+        ({"validRange": {"min": "1m", "max": "9223372036854775807m", "step": "1m"}}, "1500m", True, "1500m"),
+        ({"validRange": {"min": "1m", "max": "9223372036854775808m", "step": "1m"}}, "1500m", True, "2"),
+    ],
+)
+def test_a_request_takes_what_the_policy_makes_of_it(
+    policy: Any, asked: str | None, fractional: bool, taken: str | None
+) -> None:
+    requested = {} if asked is None else {"memory": Quantity.parse(asked)}
+    found = consumption({"memory": capacity("100", **policy)}, requested, fractional=fractional)
+    assert (None if found is None else str(found["memory"])) == taken
+
+
+@pytest.mark.parametrize(
+    ("step", "asked", "fractional", "reason"),
+    [
+        ("2", str(2**63), False, "exceeds MaxInt64"),
+        ("2", str(2**63 - 1), False, "passes MaxInt64"),
+        ("2m", f"{2**63}m", True, "is not a representable milli value"),
+        ("2m", "2500u", True, "is not a representable milli value"),
+        ("2m", f"{2**63 - 1}m", True, "passes the milli-value range"),
+        ("0", "3", False, "the step 0 is not positive"),
+    ],
+)
+def test_an_amount_that_cannot_be_rounded_says_why(step: str, asked: str, fractional: bool, reason: str) -> None:
+    least = "2m" if fractional else "2"
+    one = capacity("4", default=least, validRange={"min": least, "step": step})
+    with pytest.raises(CapacityError, match=f"cannot be represented.*{reason}"):
+        one.consumed_by(Quantity.parse(asked), fractional=fractional)
+
+
+def test_the_largest_number_of_thousandths_can_be_asked_for() -> None:
+    one = capacity("1", default="1m", validRange={"min": "1m", "step": "1m"})
+    most = f"{2**63 - 1}m"
+    assert str(one.consumed_by(Quantity.parse(most), fractional=True)) == most
+
+
+def test_an_amount_may_be_published_as_a_number() -> None:
+    assert str(capacity(5).consumed_by(None, fractional=False)) == "5"
+
+
+def test_a_capacity_that_the_device_does_not_have_cannot_be_asked_for() -> None:
+    one = {"memory": capacity("4")}
+    assert consumption(one, {"cores": Quantity.of(1)}, fractional=False) is None
+    assert consumption(one, {"memory": Quantity.of(1)}, fractional=False) == {"memory": Quantity.of(1)}
+
+
+@pytest.mark.parametrize(
+    ("used", "attempted", "short"), [(0, 0, None), (1, 1, None), (2, 1, "memory"), (1, 2, "memory"), (3, 0, "memory")]
+)
+def test_earlier_claims_and_this_attempt_count_together(used: int, attempted: int, short: str | None) -> None:
+    held = {"memory": used * 10**9} if used else {}
+    tried = {"memory": attempted * 10**9} if attempted else {}
+    assert exceeded({"memory": capacity("4")}, {"memory": Quantity.of(2)}, held, tried) == short
+
+
+def test_a_counter_that_is_used_up_does_not_close_the_others() -> None:
+    key, other = ("set", "slices"), ("other", "slices")
+    budget = Budget({key: 2, other: 9}, [Draw(((key, 2),), ())])
+    assert budget.shortage(Draw(((other, 9),), ())) is None
+    assert budget.shortage(Draw(((key, 1),), ())) == key
+
+
+def grouped(*sets: str) -> Draw:
+    """What a device draws from one counter set, once for each word; the letters are its groups."""
+    return Draw((), tuple(("set", frozenset(groups)) for groups in sets))
+
+
+@pytest.mark.parametrize(
+    ("allocated", "asked", "conflict"),
+    [
+        ([], "ab", False),
+        (["ab", "bc"], "b", False),
+        (["ab", "bc"], "a", True),
+        (["ab", "bc"], "c", True),
+        (["ab"], "", True),
+        ([""], "", False),
+        ([""], "a", True),
+        # Devices that should never have been given together: what was bound first stays, or nothing goes with them.
+        (["a", "b"], "a", True),
+        (["a", "b"], "b", True),
+        (["a", "b"], "", True),
+        (["", "a"], "", False),
+        (["", "a"], "a", True),
+        (["a", ""], "a", False),
+    ],
+)
+def test_devices_go_together_that_share_a_group_with_all_before_them(
+    allocated: list[str], asked: str, conflict: bool
+) -> None:
+    budget = Budget({}, map(grouped, allocated))
+    assert budget.conflict(grouped(asked)) == ("set" if conflict else None)
+
+
+def test_what_one_device_names_twice_of_one_counter_set_must_go_together_too() -> None:
+    budget = Budget({}, [])
+    assert budget.conflict(grouped("a", "b")) == "set"
+    assert budget.conflict(grouped("ab", "bc", "c")) == "set"
+    assert budget.conflict(grouped("ab", "bc", "b")) is None
+
+
+def test_a_draw_twice_of_one_counter_is_given_back_group_by_group() -> None:
+    budget = Budget({}, [grouped("abc")])
+    before = budget.take(grouped("ab", "bc"), bind=True)
+    assert budget.bound == {"set": frozenset("b")}
+    budget.give_back(grouped("ab", "bc"), before)
+    assert budget.bound == {"set": frozenset("abc")}

@@ -83,7 +83,7 @@ def test_more_matching_devices_than_any_root_has_are_noticed_at_once() -> None:
 
 
 def test_two_requests_that_only_together_want_too_much_are_noticed_at_once() -> None:
-    outcome = allocate([resource_slice(gpus(24))], claim(exactly("a", 12), exactly("b", 13)))
+    outcome = allocate([resource_slice(gpus(25))], claim(exactly("a", 12), exactly("b", 13)), allocated=held("gpu-0"))
     assert outcome.results is None
     assert outcome.steps < 100
     assert "requests a, b together want 25 devices" in outcome.explanation.note
@@ -308,3 +308,42 @@ def test_administrators_may_look_at_the_same_devices_also_when_looking_ahead() -
         for name in ("one", "two")
     ]
     assert given(allocate([resource_slice(devices)], *both)) == [["gpus:b", "gpus:c"]] * 2
+
+
+def test_administrators_may_look_at_devices_in_use_also_when_looking_ahead() -> None:
+    devices = [device(n, attributes={"root": r}) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
+    wanted = claim(exactly(count=2, adminAccess=True), constraints=[{"matchAttribute": ROOT}])
+    assert given(allocate([resource_slice(devices)], wanted, allocated=held("b", "c"))) == [["gpus:b", "gpus:c"]]
+
+
+def test_too_many_devices_lead_to_the_next_alternative_at_once() -> None:
+    """No other device can help, so none is tried: 30 and 3 are too many for a claim, 20 and 3 are not."""
+    wanted = claim(
+        first_available("base", exactly("most", 30), exactly("less", 20)),
+        first_available("more", exactly("three", 3), exactly("also-three", 3)),
+    )
+    outcome = allocate([resource_slice(gpus(40))], wanted)
+    assert outcome.results is not None
+    assert [r.request for r in outcome.results[0].devices.results] == ["base/less"] * 20 + ["more/three"] * 3
+    assert outcome.steps == 30 + 20 + (20 + 3)  # the last request passes over the 20 that are taken
+
+
+def test_all_devices_are_all_or_none_when_a_later_request_fails() -> None:
+    """Leaving one out would be no answer to "all", so nothing but the next alternative is tried."""
+    devices = [device(f"gpu-{n}", attributes={"model": "x", "slot": n}) for n in range(6)]
+    wanted = claim(
+        first_available("some", exactly("all", None), exactly("two", 2)),
+        exactly("rest", 1, selectors=selectors(f'device.attributes["{DRIVER}"].slot == 5')),
+    )
+    outcome = allocate([resource_slice(devices)], wanted)
+    assert given(outcome) == [["some/two:gpu-0", "some/two:gpu-1", "rest:gpu-5"]]
+
+
+def test_capacity_is_left_alone_where_its_gate_is_off_also_when_looking_ahead() -> None:
+    """The default is more than there is: with the gate on, such a device cannot be had."""
+    capacity = {"memory": {"value": "1", "requestPolicy": {"default": "2"}}}
+    devices = [device(n, attributes={"root": r}, capacity=capacity) for n, r in (("a", "p"), ("b", "q"), ("c", "q"))]
+    wanted = claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}])
+    off = Features.of(gate for gate in Features.everything().gates if "Capacity" not in gate)
+    assert given(allocate([resource_slice(devices)], wanted, features=off)) == [["gpus:b", "gpus:c"]]
+    assert allocate([resource_slice(devices)], wanted).results is None

@@ -270,6 +270,12 @@ def test_a_search_that_runs_out_of_patience_does_not_count_as_a_choice(monkeypat
     assert matching._first_fit(*wanted) is None
 
 
+def test_a_whole_card_gives_way_to_its_own_parts_also_without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "_PATIENCE", 0)
+    card, *both = parts(0, 2)
+    assert assign([2], [[card, *both]]) == [both]
+
+
 def test_a_whole_card_gives_way_to_a_part_in_whatever_order_they_are_asked() -> None:
     where = world(*parts(0, 2), gpu(5))
     assert chosen(["1", "..20GB"], where) == ["gpu-0-part-0", "gpu-5"]
@@ -349,3 +355,49 @@ def test_a_mig_profile_takes_parts_of_that_profile_only() -> None:
     assert chosen("H100:2G.20GB", there) == ["part-1"]
     assert chosen("1", there) == ["gpu-0"]
     assert "is not 3g.40gb" in refused("3g.40gb", there).problems[0].reason
+
+
+def test_what_a_request_waits_for_is_said_of_every_wish_that_waits() -> None:
+    where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB), held=(0, 1))
+    refusal = refused(["H100", "L4"], where)
+    assert refusal.waitable
+    assert len(refusal.problems) == 2
+    assert refusal.waits_for == "; ".join(problem.reason for problem in refusal.problems)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "cards", "held", "error", "reason"),
+    [
+        (["2", "1"], 2, (), "NoMatch", "3 wanted in all, 2 free GPUs fit"),
+        (["2", "1"], 3, (2,), "Busy", "3 wanted in all, 2 free GPUs fit"),
+        (["2", "1"], 4, (2, 3), "Busy", "3 wanted in all, 2 free GPUs fit"),
+        (["all", "1"], 1, (), "NoMatch", "2 wanted in all, 1 free GPUs fit"),
+    ],
+)
+def test_wishes_that_could_be_served_one_by_one_but_not_together_are_counted_together(
+    wishes: list[str], cards: int, held: tuple[int, ...], error: str, reason: str
+) -> None:
+    refusal = refused(wishes, world(*map(gpu, range(cards)), held=held))
+    assert (refusal.error, refusal.waitable) == (error, error == "Busy")
+    (problem,) = refusal.problems
+    assert problem.reason == refusal.waits_for == reason
+    assert problem.code == ("DEVICES_BUSY" if error == "Busy" else "NO_MATCHING_DEVICE")
+
+
+def test_a_refusal_counts_cards_and_their_parts() -> None:
+    assert refused("2", world(*parts(0, 2))).problems[0].reason.startswith("1 of 1 GPU and 2 parts fits, 2 wanted")
+    assert refused("3", world(gpu(0), gpu(1))).problems[0].reason == "2 of 2 GPUs fit, 3 wanted"
+
+
+def test_the_nearest_miss_is_the_one_with_the_least_in_its_way() -> None:
+    """Farthest first: another vendor, unknown memory, another model, a part, another size."""
+    far_to_near = [
+        gpu(0, vendor="amd"),
+        gpu(1, capacity={}),
+        gpu(2, "NVIDIA L4", 24 * GIB),
+        gpu(3, memory=90 * GIB, parent=gpu(9).id),
+        gpu(4, memory=70 * GIB),
+    ]
+    for number, nearest in enumerate(far_to_near):
+        reason = refused("nvidia:H100:80GB..", world(*far_to_near[: number + 1])).problems[0].reason
+        assert f"nearest miss: {nearest.name}, " in reason

@@ -15,6 +15,8 @@ from tests.security.conftest import BODY, Scene
 
 MUCH = 48 << 20  # bytes of growth that nobody would notice; the attacks below need hundreds of megabytes
 
+TOOLS = "/tmp/tools"  # inside the sandbox
+
 
 def resident(scene: Scene) -> int:
     """The most memory that the gateway ever had."""
@@ -27,7 +29,9 @@ class Box:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        made = scene.gateway.ask("POST", "/v1/sandboxes", BODY, token=scene.red)
+        # A folder of its own on PATH: an ordinary user's sandbox cannot write to those of the system.
+        env = {"PATH": f"{TOOLS}:/usr/local/bin:/usr/bin:/bin"}
+        made = scene.gateway.ask("POST", "/v1/sandboxes", {**BODY, "env": env}, token=scene.red)
         self.id = made.data["id"]
         self.path = f"/v1/sandboxes/{self.id}/proxy/"
 
@@ -44,8 +48,9 @@ class Box:
 
     def tool(self, name: str, text: str) -> None:
         """Put a program in the place of one that the gateway's scripts use."""
-        place = f"/usr/local/bin/{name}"
-        found = self.run(f"printf '%s\\n' '#!/bin/dash' '{text}' > {place}.new && chmod 755 {place}.new")
+        place = f"{TOOLS}/{name}"
+        written = f"printf '%s\\n' '#!/bin/dash' '{text}' > {place}.new"
+        found = self.run(f"mkdir -p {TOOLS} && {written} && chmod 755 {place}.new")
         assert b"execution_complete" in found.body, found.body
         self.run(f"mv {place}.new {place}")
 

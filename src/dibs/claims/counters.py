@@ -27,8 +27,6 @@ _NOBODY = frozenset({""})  # a group that no device can name: members that contr
 
 
 def draw_of(device: Device) -> Draw:
-    if not device.consumes_counters:
-        return NOTHING
     amounts: dict[CounterKey, int] = {}
     for consumption in device.consumes_counters:
         for name, counter in consumption.counters.items():

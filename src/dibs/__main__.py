@@ -12,6 +12,19 @@ def main() -> None:
 
         print(f"dibs {__version__}")  # noqa: T201 - answered before anything else is loaded
         return
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        from dibs.cli.characters import forgive
+        from dibs.cli.verbs import help_page
+
+        forgive(sys.stdout)
+        try:
+            sys.stdout.write(help_page(sys.stdout))
+            sys.stdout.flush()
+        except BrokenPipeError:  # its reader has seen enough
+            import os
+
+            os._exit(128 + 13)
+        return
     import gc
     import os
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from dibs.home import Home
 
 from .conftest import Dibs
 
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 VERBS = ["run", "sandbox", "gpus", "leases", "explain", "receipt", "claims", "doctor", "cdi", "table", "completion"]
 FURTHER: list[tuple[str, ...]] = [("gpus", "simulate"), ("gpus", "taint"), ("gpus", "untaint")]
 FURTHER += [("context", verb) for verb in ("ls", "use", "set", "rm")]
@@ -38,6 +42,52 @@ def test_every_verb_has_a_page_with_an_example(dibs: Dibs, verb: tuple[str, ...]
     assert "Example" in page
     assert f"dibs {' '.join(verb)}" in page
     assert max(map(len, page.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_the_first_page_loads_nothing_but_itself(word: str) -> None:
+    code = (
+        "import sys; from dibs.__main__ import main; sys.argv = ['dibs', sys.argv[1]]; main();"
+        "print(*(name for name in ('click', 'msgspec', 're', 'typing', 'dataclasses') if name in sys.modules))"
+    )
+    words = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}", word]
+    page = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert page[0] == "dibs: call dibs on a GPU."
+    assert page[-1] == ""
+
+
+def test_the_first_page_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dibs.cli.verbs import help_page
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain, painted = help_page(io.StringIO()), help_page(Terminal())
+    assert "\033" not in plain
+    assert "\033[36mrun" in painted
+    assert re.sub("\033\\[[0-9]*m", "", painted) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert help_page(Terminal()) == plain
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-16", "shift_jis"])
+def test_every_terminal_encoding_gets_the_pages(eight_gpus: Home, dibs: Dibs, encoding: str) -> None:
+    for words in (("--help",), ("explain", "--gpu", "99"), ("ps", "--all"), ("nonsense",), ("receipt", "nobody→here")):
+        result = _raw(eight_gpus, *words, PYTHONIOENCODING=encoding)
+        assert b"Traceback" not in result.stderr
+        text = (result.stdout + result.stderr).decode(encoding)
+        assert encoding != "ascii" or "\\u2192" not in text.replace("nobody\\u2192here", "")
+    assert "0 done | 1 a check failed" in _raw(eight_gpus, "--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
+
+
+def _raw(home: Home, *words: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "dibs", *words],
+        env={**os.environ, "DIBS_HOME": str(home.state), **env}, capture_output=True, check=False,
+    )  # fmt: skip
 
 
 def test_the_version_is_told(dibs: Dibs) -> None:
@@ -91,6 +141,44 @@ def test_a_shell_completes_names_models_and_backends(eight_gpus: Home, dibs: Dib
     assert completed("run", "--gpu", "H1")[0] == "H100"
     assert completed("run", "--backend", "do") == ["docker"]
     assert completed("run", "--device", "sim.dibs/gpu=1") == ["sim.dibs/gpu=1"]
+    assert completed("receipt", "lab") == ["laboratory"]
+    assert completed("gpus", "taint", "gpu-3") == ["gpu-3"]
+    assert "L4" in completed("gpus", "simulate", "--model", "l")
+    assert completed("table", "--field", "mem") == ["memory"]
+    assert completed("cp", "lab") == ["laboratory:/"]
+
+
+def test_the_time_that_is_left_is_shown_with_what_is_held(eight_gpus: Home, dibs: Dibs) -> None:
+    assert "UNTIL" not in dibs("gpus").stdout  # there is nothing to show
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "2", "--ttl", "3h")
+    for words in (("gpus",), ("gpus", "-o", "wide"), ("leases",), ("ps",)):
+        page = dibs(*words).stdout
+        assert "UNTIL" in page, words
+        assert re.search("2h5[0-9]m|3h00m", page), words
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_everything_fits_the_terminal_and_nothing_of_a_proof_is_cut(eight_gpus: Home, dibs: Dibs, columns: str) -> None:
+    dibs("sandbox", "create", "--name", "big", "--gpu", "8", "--ttl", "3h")
+    uuids = [card["uuid"] for card in json.loads(dibs("gpus", "-o", "json").stdout)["devices"]]
+    for words in (("receipt", "big"), ("gpus", "-o", "wide"), ("ps",), ("leases",), ("gpus",), ("table",), ("doctor",)):
+        page = dibs(*words, COLUMNS=columns).stdout
+        long = [line for line in page.splitlines() if len(line) > int(columns) and "/" not in line]
+        assert not long, (words, long)  # only a path may be longer: it is never broken
+        if words[0] == "receipt" or "wide" in words:
+            assert all(uuid in page for uuid in uuids)
+            assert "…" not in page
+        if words[0] in ("ps", "leases"):
+            assert "gpu-0..7" in page
+
+
+def test_a_receipt_shows_a_variable_that_is_not_the_list_of_devices_as_it_is(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "big", "--gpu", "8")
+    page = dibs("receipt", "big", COLUMNS="80").stdout
+    assert "the 8 UUIDs below, in this order" in page
+    assert page.count("GPU-") == 8
+    dibs("sandbox", "create", "--name", "small")
+    assert "UUIDs below" not in dibs("receipt", "small", COLUMNS="80").stdout
 
 
 def test_no_colour_reaches_a_file_and_no_color_is_honoured(eight_gpus: Home, dibs: Dibs) -> None:

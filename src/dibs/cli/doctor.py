@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dibs.cli.output import output_option, paint, show, show_data
+from dibs.cli.output import fold, output_option, paint, show, show_data
 
 _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red"), "skip": ("skip", "dim")}
 
@@ -42,11 +42,14 @@ def doctor(output: str) -> int:
     lines = []
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
-        lines.append(f"{paint(mark.ljust(4), colour)}  {finding.id.ljust(width)}  {finding.title}")
+        indent = " " * (width + 8)
+        title, *rest = fold(finding.title, indent)
+        lines += [f"{paint(mark.ljust(4), colour)}  {finding.id.ljust(width)}  {title.lstrip()}", *rest]
         if finding.why and finding.verdict != "ok":
-            lines.append(f"      {' ' * width}  {finding.why}")
+            lines += [paint(line, "dim") for line in fold(finding.why, indent)]
         if finding.fix and finding.verdict not in ("ok", "skip"):
-            lines.append(f"      {' ' * width}  {paint('→', 'green')} {finding.fix}")
+            fix, *rest = fold(finding.fix, indent + "  ")
+            lines += [f"{indent}{paint('→', 'green')} {fix.lstrip()}", *rest]
     warned = sum(finding.verdict == "warn" for finding in findings)
     lines += ["", f"{len(findings)} checks: {failed} failed, {warned} warning{'' if warned == 1 else 's'}"]
     show(lines)

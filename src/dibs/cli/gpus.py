@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dibs.cli.names import gpu_names, model_names
 from dibs.cli.output import Cell, fail, output_option, paint, say, show, show_data, simulated_banner, table
 from dibs.errors import Conflict, InvalidRequest
 
@@ -93,7 +94,12 @@ def _print(service: Workloads, output: str, wanted: Expression | None = None) ->
     elif output in ("json", "yaml"):
         show_data(_data(inventory, states) | ({"undecided": undecided} if undecided else {}), output)
     else:
-        show(gpu_lines(inventory, states, wide=output == "wide", matching=wanted is not None))
+        ends: dict[str, str] = {}
+        if any(state.holder for state in states):
+            from dibs.cli.until import ends_of
+
+            ends = ends_of(service, output)
+        show(gpu_lines(inventory, states, wide=output == "wide", matching=wanted is not None, ends=ends))
         waiting = len(service.queue())
         if waiting:
             click.echo(f"\n{waiting} waiting; `dibs leases` shows the queue")
@@ -184,7 +190,15 @@ def _data(inventory: Inventory, states: list[DeviceState]) -> dict[str, Any]:
     }
 
 
-def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, matching: bool = False) -> list[str]:
+def gpu_lines(
+    inventory: Inventory,
+    states: list[DeviceState],
+    *,
+    wide: bool,
+    matching: bool = False,
+    ends: dict[str, str] | None = None,
+) -> list[str]:
+    """`ends`: how long the sandboxes that hold something will still live, by their ids."""
     from dibs.quantity import human_bytes
     from dibs.request.durations import show_duration
 
@@ -203,6 +217,7 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, ma
             (s.state, _COLOURS.get(s.state, "")),
             holder,
             since,
+            *([ends.get(s.holder.sandbox_id, "") if s.holder else ""] if ends else []),
         ]
         if wide:
             name = s.device.attachment.cdi_name if s.device.attachment else "–"
@@ -211,9 +226,9 @@ def gpu_lines(inventory: Inventory, states: list[DeviceState], *, wide: bool, ma
             row += [name, s.device.uuid or "–", str(numa), str(bus), s.device.source]
         rows.append(row)
     if rows:
-        headers = ["GPU", "MODEL", "MEMORY", "STATE", "HOLDER", "SINCE"]
+        headers = ["GPU", "MODEL", "MEMORY", "STATE", "HOLDER", "SINCE", *(["UNTIL"] if ends else [])]
         headers += ["NAME", "UUID", "NUMA", "PCI", "SOURCE"] if wide else []
-        lines += table(headers, rows, right=frozenset({"MEMORY", "SINCE", "NUMA"}), whole=wide)
+        lines += table(headers, rows, right=frozenset({"MEMORY", "SINCE", "UNTIL", "NUMA"}), whole=wide)
         if not wide:
             free = sum(s.state == "free" for s in states)
             whole = sum(s.device.parent is None for s in states)
@@ -264,7 +279,7 @@ def _home_of_world() -> Home:
 
 @gpus.command()
 @click.argument("world", metavar="N|MODEL:N,...|off")
-@click.option("--model", help="The model, as in H100. Default: H100.")
+@click.option("--model", shell_complete=model_names, help="The model, as in H100. Default: H100.")
 @click.option("--partitions", type=int, metavar="N", help="Each card can also be given in N equal parts.")
 @click.option("--shared", is_flag=True, help="Claims may take parts of a card's memory, beside each other.")
 @click.option("--unhealthy", metavar="I,J", help="These cards (by index) are broken.")
@@ -305,7 +320,7 @@ def simulate(
 
 
 @gpus.command()
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=gpu_names)
 @click.argument("taint", metavar="KEY[=VALUE][:EFFECT]")
 def taint(gpu: str, taint: str) -> None:
     """Keep a GPU from being given away, and say why.
@@ -329,7 +344,7 @@ def taint(gpu: str, taint: str) -> None:
 
 
 @gpus.command()
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=gpu_names)
 @click.argument("key", default="")
 def untaint(gpu: str, key: str) -> None:
     """Take the taints with KEY off a GPU; without KEY all that people have put there.

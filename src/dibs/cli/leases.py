@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dibs.cli.output import Cell, output_option, show, show_data, table
+from dibs.cli.output import Cell, in_short, output_option, show, show_data, table
 
 if TYPE_CHECKING:
     from dibs.ledger.rows import LeasedDevice
@@ -38,12 +38,14 @@ def leases(output: str, everything: bool) -> None:
       dibs leases --all -o json
     """
     from dibs.cli.queue import queue_data, queue_table
+    from dibs.cli.until import ends_of
     from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
 
     with open_service() as service:
         found = service.leases(all=everything)
         queue = service.queue()
+        ends = ends_of(service, output) if found else {}
     now = time.time()
     if output in ("json", "yaml"):
         show_data({"leases": found, "queue": queue_data(queue)}, output)
@@ -52,15 +54,27 @@ def leases(output: str, everything: bool) -> None:
         [
             lease.id,
             (lease.state, _COLOURS[lease.state]),
-            ", ".join(_device(device) for device in lease.devices),
+            in_short([_device(device) for device in lease.devices]),
             lease.sandbox_name,
             lease.username,
             show_duration(now - lease.created_at),
+            *([ends.get(lease.sandbox_id, "")] if ends else []),
             *([", ".join(device.uuid for device in lease.devices)] if output == "wide" else []),
         ]
         for lease in found
     ]
-    headers = ["LEASE", "STATE", "DEVICES", "SANDBOX", "USER", "AGE", *(["UUIDS"] if output == "wide" else [])]
-    show(table(headers, rows, right=frozenset({"AGE"})) if rows else ["nothing is held"])
+    headers = [
+        "LEASE",
+        "STATE",
+        "DEVICES",
+        "SANDBOX",
+        "USER",
+        "AGE",
+        *(["UNTIL"] if ends else []),
+        *(["UUIDS"] if output == "wide" else []),
+    ]
+    show(
+        table(headers, rows, right=frozenset({"AGE", "UNTIL"}), whole=output == "wide") if rows else ["nothing is held"]
+    )
     if queue:
         show(["", *queue_table(queue)])

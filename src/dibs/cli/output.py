@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
+from dibs.cli.verbs import colours_on
 from dibs.errors import DibsError, Problem, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ def output_option(*, wide: bool = True) -> Callable[[F], F]:
 
 
 def coloured(stream: IO[str]) -> bool:
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return colours_on(stream)
 
 
 def clean(text: str, stream: IO[str]) -> str:
@@ -76,29 +77,72 @@ def table(
 ) -> list[str]:
     """Aligned columns. If they are wider than the terminal, the widest text columns give way, with an ellipsis.
 
-    `whole`: nothing is cut, however wide it gets.
+    `whole`: nothing is cut; the columns that do not fit stand on further lines below the first.
     """
     body = [[(printable(text), colour) for text, colour in map(_cell, row)] for row in rows]
     widths = [len(header) for header in headers]
     for row in body:
         for column, (text, _) in enumerate(row):
             widths[column] = max(widths[column], len(text))
+    if not whole:
+        _give_way(widths)
+    decks = _decks(widths) if whole else [range(len(widths))]
+    lines: list[str] = []
+    for row in [[(header, "bold") for header in headers], *body]:
+        for number, deck in enumerate(decks):
+            cells = (
+                paint(_fit(text, widths[column], headers[column] in right), colour)
+                for column, (text, colour) in ((column, row[column]) for column in deck)
+            )
+            lines.append((" " * (widths[0] + len(_GAP)) * bool(number) + _GAP.join(cells)).rstrip())
+    return lines
+
+
+def _give_way(widths: list[int]) -> None:
+    """Make the widest columns narrower until all fit."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - terminal_width()
-    while excess > 0 and not whole:
+    while excess > 0:
         widest = max(range(len(widths)), key=lambda column: widths[column])
         if widths[widest] <= 12:
-            break  # narrower than this nobody can read it: let the terminal wrap
+            break  # narrower than this is not readable: let the terminal wrap
         cut = min(excess, max(1, widths[widest] - 12), max(1, (widths[widest] - sorted(widths)[-2]) or 1))
         widths[widest] -= cut
         excess -= cut
-    lines = [paint(_GAP.join(_fit(h, w, h in right) for h, w in zip(headers, widths, strict=True)).rstrip(), "bold")]
-    for row in body:
-        cells = [
-            paint(_fit(text, width, header in right), colour)
-            for (text, colour), width, header in zip(row, widths, headers, strict=True)
-        ]
-        lines.append(_GAP.join(cells).rstrip())
-    return lines
+
+
+def _decks(widths: list[int]) -> list[range]:
+    """Which columns stand on the same line: as many as fit. Further lines are indented by the first column."""
+    decks, start, used = [], 0, 0
+    for column, width in enumerate(widths):
+        needed = width + (len(_GAP) if column > start else 0)
+        if column > start and used + needed > terminal_width():
+            decks.append(range(start, column))
+            start, used, needed = column, widths[0] + len(_GAP), width
+        used += needed
+    return [*decks, range(start, len(widths))]
+
+
+def in_short(names: Sequence[str]) -> str:
+    """Devices by their names, three or more in a row as a range: gpu-0..7, gpu-9."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(f"{run[0]}..{run[-1][len(_stem(run[-1])) :]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _stem(name: str) -> str:
+    return name.rstrip("0123456789")
+
+
+def _follows(one: str, other: str) -> bool:
+    """gpu-8 after gpu-7. A number that is written in another way (gpu-07) is a name."""
+    first, second = one[len(_stem(one)) :], other[len(_stem(other)) :]
+    if _stem(one) != _stem(other) or not first or not second:
+        return False
+    return str(int(first)) == first and str(int(first) + 1) == second
 
 
 def _cell(cell: Cell) -> tuple[str, str]:
@@ -179,7 +223,9 @@ def ascii_controls(json: str) -> str:
 def say(text: str) -> None:
     """A remark beside the output: to stderr, so that it never mixes with a program's own output."""
     sys.stdout.flush()  # what was printed before stands before it, also in one file
-    click.echo(clean(text, sys.stderr), err=True)
+    # Not click.echo: it takes a terminal that says ASCII for one that means UTF-8.
+    sys.stderr.write(clean(text, sys.stderr) + "\n")
+    sys.stderr.flush()
 
 
 def fail(error: DibsError, form: str = "table") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dibs.cli.names import ticket_names
 from dibs.cli.output import Cell, output_option, show, show_data, table
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def queue(context: click.Context, output: str) -> None:
 
 
 @queue.command("rm")
-@click.argument("tickets", nargs=-1, required=True, metavar="TICKET...")
+@click.argument("tickets", nargs=-1, required=True, metavar="TICKET...", shell_complete=ticket_names)
 def remove(tickets: tuple[str, ...]) -> None:
     """Take somebody out of the queue.
 

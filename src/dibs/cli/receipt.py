@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dibs.cli.names import sandbox_names
 from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table, terminal_width
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("sandbox")
+@click.argument("sandbox", shell_complete=sandbox_names)
 @output_option(wide=False)
 def receipt(sandbox: str, output: str) -> None:
     """The receipt of a sandbox, by name or id. It is kept after the sandbox has ended.
@@ -47,8 +48,8 @@ def receipt_lines(found: Receipt) -> list[str]:
         [
             line.field,
             line.asked,
-            line.planned,
-            "the same" if line.observed == line.planned else line.observed,
+            _short(line.planned, found),
+            "the same" if line.observed == line.planned else _short(line.observed, found),
             (line.outcome, colours.get(line.outcome, "red")),
         ]
         for line in found.lines
@@ -58,34 +59,70 @@ def receipt_lines(found: Receipt) -> list[str]:
     wide = sum(max(len(row[column]) for row in plain) for column in range(5)) + 8 <= terminal_width()
     lines += whole if wide else _narrow(found, colours)
     lines += _origins(found)
-    for device in found.devices:
-        nodes = ", ".join(device.nodes) or "no node of its own"
-        lines += ["", f"{device.id}  {device.model}", f"  {device.uuid or 'no uuid'}  {device.cdi_name}  {nodes}"]
-        if device.share:
-            lines.append(f"  a share of it: {', '.join(f'{name} {amount}' for name, amount in device.share.items())}")
-        lines += [paint(f"  also used outside dibs: {use}", "yellow") for use in device.used_outside]
+    if found.devices:
+        lines += ["", *_devices(found)]
     for problem in found.problems:
         lines.append(paint(f"{problem.field} {problem.value}: {problem.reason}", "red"))
     lines += ["", *(paint(f"note: {note}", "dim") for note in found.notes)] if found.notes else []
     return lines
 
 
+def _devices(found: Receipt) -> list[str]:
+    """One device per line, and nothing of it cut: what proves that it is this one stands first."""
+    rows: list[list[Cell]] = [
+        [
+            device.id.rpartition("/")[2],
+            device.model,
+            device.uuid or "no uuid",
+            ", ".join(device.nodes) or "no node of its own",
+            device.cdi_name,
+            device.id,
+        ]
+        for device in found.devices
+    ]
+    lines = table(["DEVICE", "MODEL", "UUID", "NODES", "CDI", "ID"], rows, whole=True)
+    for device in found.devices:
+        name = device.id.rpartition("/")[2]
+        if device.share:
+            parts = ", ".join(f"{what} {amount}" for what, amount in device.share.items())
+            lines.append(f"{name}: a share of it: {parts}")
+        lines += [paint(f"{name}: also used outside dibs: {use}", "yellow") for use in device.used_outside]
+    return lines
+
+
+def _short(text: str, found: Receipt) -> str:
+    """A list of all the devices' UUIDs, as variables have it, is not repeated: they stand in the table of devices."""
+    uuids = [device.uuid for device in found.devices]
+    if len(uuids) > 1 and all(uuids) and text == ",".join(uuids):
+        return f"the {len(uuids)} UUIDs below, in this order"
+    return text
+
+
 def _narrow(found: Receipt, colours: dict[str, str]) -> list[str]:
-    """Where the table is wider than the terminal: nothing is cut, long texts are folded."""
+    """Where the table is wider than the terminal: nothing is cut, long texts are folded, lists item by item."""
     import textwrap
 
     field = max(len(line.field) for line in found.lines)
     outcome = max(len(line.outcome) for line in found.lines)
     indent = " " * (field + outcome + 4)
+    width = max(terminal_width() - len(indent), 20)
     lines = []
     for line in found.lines:
-        text = line.observed if line.observed == line.planned else f"{line.observed}, planned {line.planned}"
-        text += f", asked {line.asked}" if line.asked not in ("–", line.planned) else ""
-        width = max(terminal_width() - len(indent), 20)
-        first, *rest = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+        observed, planned = _short(line.observed, found), _short(line.planned, found)
+        texts = [observed] if observed == planned else [observed, f"planned {planned}"]
+        texts += [f"asked {line.asked}"] if line.asked not in ("–", line.planned) else []
+        if len(", ".join(texts)) <= width:
+            texts = [", ".join(texts)]
+        parts = [part for text in texts for part in textwrap.wrap(_spaced(text), width, break_on_hyphens=False)]
+        first, *rest = parts or [""]
         head = f"{line.field:{field}}  {paint(f'{line.outcome:{outcome}}', colours.get(line.outcome, 'red'))}  {first}"
         lines += [head.rstrip(), *(indent + part for part in rest)]
     return lines
+
+
+def _spaced(text: str) -> str:
+    """A list that has no blanks, such as the value of a variable, is folded at its commas."""
+    return text if " " in text or len(text) < 60 else text.replace(",", ", ")
 
 
 def _origins(found: Receipt) -> list[str]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.cli.names import sandbox_names
+from dibs.cli.names import sandbox_names, sides_of_a_copy
 from dibs.cli.options import GroupedCommand, read_spec, resource_options, two_values, workload_options
-from dibs.cli.output import Cell, moment, output_option, say, show, show_data, table
+from dibs.cli.output import Cell, in_short, moment, output_option, say, show, show_data, table
+from dibs.cli.until import until
 from dibs.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def ls(output: str, everything: bool, limit: int | None) -> None:
     lines: list[list[Cell]] = []
     for row in rows:
         lease = held.get(row.id)
-        devices = ", ".join(device.id.rpartition("/")[2] for device in lease.devices) if lease else "–"
+        devices = in_short([device.id.rpartition("/")[2] for device in lease.devices]) if lease else "–"
         ended = f"{row.reason or ''}" if row.ended_at else ""
         line: list[Cell] = [row.name, (row.state, _COLOURS.get(row.state, "dim")), devices, row.username]
         line += [show_duration((row.ended_at or now) - row.created_at), until(row, now), ended]
@@ -108,15 +109,6 @@ def ls(output: str, everything: bool, limit: int | None) -> None:
     show(table(headers, lines, right=frozenset({"AGE", "UNTIL"})))
     if len(rows) < total:
         say(f"dibs: {total - len(rows)} older ones are not shown; --limit 0 shows all")
-
-
-def until(row: SandboxRow, now: float) -> str:
-    """How long it will live; empty if nothing ends it."""
-    from dibs.request.durations import show_duration
-
-    if row.expires_at is None or row.ended_at is not None:
-        return ""
-    return show_duration(row.expires_at - now) if row.expires_at > now else "now"
 
 
 @sandbox.command(name="show")
@@ -318,8 +310,8 @@ def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
 
 
 @sandbox.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=sides_of_a_copy)
+@click.argument("target", shell_complete=sides_of_a_copy)
 def cp(source: str, target: str) -> None:
     """Copy files into a sandbox or out of it. One side is SANDBOX:PATH; folders are copied whole.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.cli.output import output_option, show_data
+from dibs.cli.output import output_option, say, show_data
 from dibs.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def serve(
     else:
         home = find_home()
     settings = _settings(home, config, flags)
+    if not check and settings.gateway.log_format != "json":
+        say("dibs serve: starting")  # loading a server takes a moment, and silence looks like a fault
     from dibs.gateway import server, tracing
     from dibs.gateway.logs import set_up
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dibs.cli.names import backend_names
+from dibs.cli.names import backend_names, field_names
 from dibs.cli.output import Cell, output_option, show, show_data
 from dibs.cli.output import table as columns
 from dibs.errors import NotFound
@@ -15,7 +15,7 @@ _MARKS = {"delivered": ("yes", "green"), "delegated": ("delegated", "yellow"), "
 @click.command()
 @output_option()
 @click.option("--backend", shell_complete=backend_names, help="Only this backend, with how it is done.")
-@click.option("--field", help="Only this field, with how it is done.")
+@click.option("--field", shell_complete=field_names, help="Only this field, with how it is done.")
 def table(output: str, backend: str | None, field: str | None) -> None:
     """Each field of a request on each backend: delivered, delegated or refused. There is no fourth.
 

@@ -57,6 +57,7 @@ class WaitNews(msgspec.Struct, frozen=True):
     waits_for: str
     waited: float
     limit: float
+    frees_in: float | None = None  # seconds until what is wanted is free at the latest; None if no TTL promises it
 
 
 class Waiting:
@@ -89,6 +90,7 @@ class Waiting:
         self._began = self._asked = boottime()
         self._deadline = self._began + self._limit
         self._waits_for = ""
+        self._free_at: float | None = None  # by the clock on the wall, as TTLs are
         self._place, self._length = 1, 1
         self._first = False  # whether we look after the queue
         self._called: list[Ticket] = []  # those who must answer until we look again
@@ -220,6 +222,7 @@ class Waiting:
         """
         assert self._bell is not None
         self._waits_for = refusal.waits_for
+        self._free_at = expected_end(refusal, self._ledger) if self._first and self._tell is not None else None
         if self._again:
             self._again = False
             return False
@@ -287,7 +290,8 @@ class Waiting:
         """Say where we stand; the seconds until it is said again."""
         if self._tell is not None:
             waited = now - self._began
-            self._tell(WaitNews(self._place, self._length, self._waits_for, waited, self._limit))
+            left = None if self._free_at is None else max(0.0, self._free_at - time.time())
+            self._tell(WaitNews(self._place, self._length, self._waits_for, waited, self._limit, left))
         return 1.0 if self.tell_often else min(max(1.0, self._place / 8), _RARELY)
 
     def outlast(self, error: BackendUnavailable) -> None:
@@ -326,3 +330,25 @@ class Waiting:
         return Timeout(
             Problem("WAIT_TIMEOUT", "wait", show_duration(self._limit), reason, "wait longer, or ask for less")
         )
+
+
+def expected_end(refusal: Refusal, ledger: Ledger) -> float | None:
+    """When enough of what is wanted will be free at the latest, by the TTLs of those who hold it.
+
+    None where no TTL says so, and where something else than a lease is in the way.
+    """
+    ends = {row.id: row.expires_at for row in ledger.sandboxes(live_only=True)}
+    by_device: dict[str, float | None] = {}
+    for lease in ledger.leases(live_only=True):
+        for device in lease.devices:
+            by_device[device.id] = ends.get(lease.sandbox_id)
+    latest = 0.0
+    for wish in refusal.wishes:
+        busy = [by_device.get(verdict.device) for verdict in wish.verdicts if verdict.fate is Fate.BUSY]
+        wanted = len(busy) + wish.count(Fate.FREE, Fate.CHOSEN) if wish.wanted is None else wish.wanted
+        missing = wanted - wish.count(Fate.FREE, Fate.CHOSEN)
+        known = sorted(end for end in busy if end is not None)
+        if missing > len(known):
+            return None
+        latest = max(latest, known[missing - 1]) if missing > 0 else latest
+    return latest or None

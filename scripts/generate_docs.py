@@ -177,6 +177,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "NO_RECEIPT": ("89", "the sandbox has no receipt: nothing was delivered"),
     "OBSERVATION_FAILED": ("86", "the sandbox could not be looked at, and was ended"),
     "PARAMETER_INVALID": ("80", "a parameter in the query of a request to a gateway is wrong"),
+    "PATCH_INVALID": ("80", "a runtimePatch of a TrainJob cannot be merged into its runtime; the place is named"),
     "PIDS_INVALID": ("80", "not a number of processes"),
     "PLATFORM_INVALID": ("80", "`platform` cannot be one, or is one that nothing here runs"),
     "POOLS_NOT_OFFERED": ("80", "OpenSandbox's pools were asked for; dibs has none"),
@@ -240,6 +241,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "TOKEN_NOT_FOUND": ("89", "there is no token of that name or id"),
     "TOKEN_UNREADABLE": ("91", "the file with the token cannot be read"),
     "TOO_MANY_CALLS": ("86", "one user has too many calls to the host service under way"),
+    "TRAINJOB_INVALID": (
+        "80",
+        "a TrainJob, its runtime, or what both make together cannot be; every problem is named with its path",
+    ),
     "TTL_TOO_LONG": ("80", "the gateway does not let a sandbox live that long"),
     "UNKNOWN_EXTENSION": (
         "80",
@@ -350,11 +355,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
 TO_COME = {
     "SD-02": "Kubernetes backend", "SD-08": "Kubernetes backend",
     "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend", "SD-19": "OpenShell API",
-    "SD-20": "Kubernetes backend", "SD-26": "training jobs", "SD-27": "training jobs",
-    "SD-28": "training jobs", "SD-29": "training jobs", "SD-30": "training jobs", "SD-31": "training jobs",
-    "SD-32": "training jobs", "SD-33": "training jobs", "SD-34": "training jobs", "SD-35": "training jobs",
-    "SD-36": "training jobs", "SD-37": "training jobs", "SD-38": "training jobs", "SD-39": "training jobs",
-    "SD-41": "training jobs",
+    "SD-20": "Kubernetes backend", "SD-38": "training jobs on a cluster", "SD-41": "Kubeflow SDK's API",
+    "SD-54": "training jobs on a cluster",
 }  # fmt: skip
 
 _Function = ast.FunctionDef | None
@@ -362,7 +364,7 @@ _CODE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 _AREAS = {
     "backends": "backend", "cdi": "CDI", "claims": "claims", "cli": "command line", "devices": "devices",
     "errors": "everywhere", "home": "state folder", "ledger": "ledger", "plan": "plan", "request": "request",
-    "sdk": "Python", "workloads": "sandboxes",
+    "sdk": "Python", "train": "training jobs", "workloads": "sandboxes",
 }  # fmt: skip
 
 

@@ -302,6 +302,19 @@ def processes_naming(container: str) -> list[int]:
     return found
 
 
+def processes_with(*texts: str) -> list[int]:
+    """Live processes with all of this on their command line."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            line = Path(f"/proc/{entry}/cmdline").read_text(errors="replace") if entry.isdigit() else ""
+        except OSError:
+            continue
+        if line and all(text in line for text in texts):
+            found.append(int(entry))
+    return found
+
+
 def sweep() -> None:
     """Remove what test runs that were killed have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):

@@ -356,3 +356,39 @@ def test_what_a_killed_gateway_had_accepted_the_next_one_makes(eight_gpus: Home)
         finally:
             hands.stop()
         service.remove(queued, 0.0)
+
+
+def lose_the_last_commit(service: Workloads, row: SandboxRow) -> None:
+    with service.ledger.writing():
+        service.ledger._db.execute(
+            "UPDATE sandboxes SET state = 'creating', handle = NULL, receipt = NULL WHERE id = :id", id=row.id
+        )
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_the_ledger_has_forgotten_is_entered_again_before_anything_is_refused(
+    service: Workloads, number: int
+) -> None:
+    """A database that is restarted forgets a commit whose record was written beside it already."""
+    lost = service.create(parse_spec({"gpu": 2, "command": ["sleep", "1000"]}))
+    lose_the_last_commit(service, lost)
+    assert service.ledger.unknown() == [lost.id]
+    acme = tenant(service, "acme")
+    asked = [Asking(workloads=acme, spec=parse_spec({"gpu": 1})) for _ in range(number)]
+    answers = admit_all(asked)
+    assert [type(answer) for answer in answers] == [Admitted] * number, answers
+    assert service.sandbox(lost.id).live
+    held = [device.id for lease in service.leases() for device in lease.devices]
+    assert len(held) == len(set(held)) == 2 + number
+
+
+def test_a_forgotten_sandbox_that_cannot_be_entered_refuses_what_needs_devices(service: Workloads) -> None:
+    lost = service.create(parse_spec({"gpu": 2, "command": ["sleep", "1000"]}))
+    record = service.home.state / "live" / lost.id
+    kept = record.read_bytes()
+    lose_the_last_commit(service, lost)
+    record.write_bytes(b"damaged")
+    (answer,) = admit_all([Asking(workloads=tenant(service, "acme"), spec=parse_spec({"gpu": 1}))])
+    assert isinstance(answer, BackendUnavailable)
+    assert answer.code == "LEDGER_INCOMPLETE"
+    record.write_bytes(kept)

@@ -20,6 +20,7 @@ import msgspec
 from dibs.backends.mounts import real
 from dibs.devices.model import Inventory
 from dibs.errors import (
+    BackendUnavailable,
     Busy,
     Conflict,
     DibsError,
@@ -41,6 +42,7 @@ from dibs.workloads import networks
 from dibs.workloads.booking import Booking, Entered, Order, Pending
 from dibs.workloads.delivery import ledger_away
 from dibs.workloads.explain import backend_problems, choose
+from dibs.workloads.reconcile import reconcile
 from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
@@ -133,7 +135,18 @@ def _booking(workloads: Workloads) -> Booking:
 def _alone(asking: Asking) -> Admitted | Exception:
     try:
         return _admit(asking)
+    except BackendUnavailable as error:
+        return _after_adoption(asking) if error.code == "LEDGER_INCOMPLETE" else error
     except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        return error
+
+
+def _after_adoption(asking: Asking) -> Admitted | Exception:
+    """The ledger has forgotten what lives (a database was restarted, or restored): that is entered again first."""
+    try:
+        reconcile(asking.workloads.ledger, asking.workloads.registry)
+        return _admit(asking)
+    except Exception as error:  # noqa: BLE001 - as above
         return error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.engines import images
+from tests.engines.running import processes_with
 from tests.engines.whole.house import House, conversation, keeper_of, until
 
 from dibs.backends.engines import keeping
@@ -145,7 +146,7 @@ def test_a_keeper_whose_container_was_never_recorded_ends_it_in_time_and_goes(ho
         env=house.env, cwd=house.work, capture_output=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
-    keepers = naming("import keeper", str(house.home.state))
+    keepers = processes_with("import keeper", str(house.home.state))
     assert keepers, "it was there before the command ran"
     until(lambda: not any(one["State"] == "running" for one in house.engine.containers()), why="its time is over")
     until(lambda: all(name_of(pid) is None for pid in keepers), why="the keeper has nothing to keep")
@@ -164,16 +165,3 @@ def test_a_keeper_ends_what_its_engine_has_forgotten_when_its_time_is_over(house
     assert keeping.nudge(keeper)
     until(lambda: name_of(pid) is None, why="no dibs looks")
     until(lambda: absent(keeper))
-
-
-def naming(*texts: str) -> list[int]:
-    """Processes with all of this on their command line."""
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            line = Path(f"/proc/{entry}/cmdline").read_text() if entry.isdigit() else ""
-        except OSError:
-            continue
-        if all(text in line for text in texts):
-            found.append(int(entry))
-    return found

@@ -45,6 +45,10 @@ class Engine:
         self._missing: tuple[float, DibsError] | None = None
         self._silent = False  # it takes connections and does not answer
 
+    @property
+    def home(self) -> Home:
+        return self._home
+
     # --- filled in by each engine
 
     def _connect(self, target: str, patience: float) -> Client:

@@ -13,7 +13,7 @@ import signal as signals
 import time
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends.engines import errors, keeping
+from dibs.backends.engines import errors, guards, keeping
 from dibs.backends.engines.client import EngineError
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import not_running
@@ -48,10 +48,13 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
     try:
         made = backend.ask(handle, "POST", container(handle) + "/exec", json=body)
         path = f"/exec/{made['Id']}"
+        guards.enter(_entry(backend, handle, path, mark))
         sock = backend.hijack(handle, f"{path}/start", {"Detach": False, "Tty": command.tty})
     except CommandFailed:
+        guards.leave(mark)
         raise
     except DibsError as error:
+        guards.leave(mark)
         if error.code in ("CONTAINER_GONE", "ENGINE_FAILED", "NOT_RUNNING"):
             status = backend.status(handle)
             if status.phase is not Phase.RUNNING:
@@ -75,19 +78,7 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
             time.sleep(_POLL)
 
     def signal(number: int) -> None:
-        found = _when_running(backend, path)
-        if not found.get("Running"):
-            return
-        pid = int(found.get("Pid") or 0)
-        if pid and _is_in(pid, handle):
-            try:
-                _signal_group(pid, number)
-                return
-            except ProcessLookupError:
-                return
-            except PermissionError:
-                pass  # another user's engine: from inside, then
-        _kill_inside(backend, handle, mark, number)
+        _send(backend, handle, path, mark, number)
 
     def resize(rows: int, columns: int) -> None:
         backend.resize(f"{path}/resize", rows, columns)
@@ -96,12 +87,40 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
         """Whoever asked has gone: the command is told as by a terminal that is closed, as on `local`."""
         if not over:
             with contextlib.suppress(DibsError):  # the sandbox is going, or cannot be entered
-                signal(signals.SIGHUP)
+                tell_of_hangup(backend, handle, path, mark)
+        guards.leave(mark)
 
     if command.tty:
         _when_running(backend, path)  # or an early resize would be lost
     call = Call(ended=ended, signal=signal, resize=resize, closed=closed)
     return StreamSession(sock, call, tty=command.tty, can_send=True)
+
+
+def _entry(backend: Conversations, handle: Handle, path: str, mark: str) -> guards.Entry:
+    home = backend.home
+    address = backend.client().target
+    return guards.Entry(mark, path, address, str(home.state), str(home.config), handle)
+
+
+def tell_of_hangup(backend: Conversations, handle: Handle, path: str, mark: str) -> None:
+    """Tell a command that its client is gone. Nothing is said to one that has ended."""
+    _send(backend, handle, path, mark, signals.SIGHUP)
+
+
+def _send(backend: Conversations, handle: Handle, path: str, mark: str, number: int) -> None:
+    found = _when_running(backend, path)
+    if not found.get("Running"):
+        return
+    pid = int(found.get("Pid") or 0)
+    if pid and _is_in(pid, handle):
+        try:
+            _signal_group(pid, number)
+            return
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            pass  # another user's engine: from inside, then
+    _kill_inside(backend, handle, mark, number)
 
 
 def _when_running(backend: Conversations, path: str) -> dict[str, Any]:

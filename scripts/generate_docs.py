@@ -213,6 +213,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "SANDBOX_SETUP_FAILED": ("86", "the sandbox could not be set up; bubblewrap's words are in the reason"),
     "SANDBOX_UNKNOWN": ("91", "what is written down of a live sandbox cannot be read"),
     "SANDBOX_STUCK": ("86", "a sandbox without a shim does not end: a process of it waits in the kernel"),
+    "SCHEMA_NOT_FOUND": ("89", "no command of that name has an answer with a JSON schema; those that have are listed"),
     "SESSION_CLOSED": ("88", "the connection to the command is closed"),
     "SHIM_LOST": ("86", "the process that keeps the sandbox ended before the command was started"),
     "SHIM_STUCK": ("86", "the process that keeps the sandbox does not end; nothing of it was removed"),

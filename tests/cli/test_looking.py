@@ -19,7 +19,20 @@ from dibs.home import Home
 from .conftest import Dibs
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-VERBS = ["run", "sandbox", "gpus", "leases", "explain", "receipt", "claims", "doctor", "cdi", "table", "completion"]
+VERBS = [
+    "run",
+    "sandbox",
+    "gpus",
+    "leases",
+    "explain",
+    "receipt",
+    "claims",
+    "doctor",
+    "cdi",
+    "table",
+    "schema",
+    "completion",
+]
 FURTHER: list[tuple[str, ...]] = [("gpus", "simulate"), ("gpus", "taint"), ("gpus", "untaint")]
 FURTHER += [("context", verb) for verb in ("ls", "use", "set", "rm")]
 FURTHER += [("host", verb) for verb in ("install", "status", "uninstall")]
@@ -288,4 +301,4 @@ def test_every_time_in_data_is_iso_8601_in_utc(eight_gpus: Home, dibs: Dibs) -> 
     for verb in (("leases",), ("ps",), ("sandbox", "show", "lab"), ("gpus",), ("receipt", "lab")):
         look(json.loads(dibs(*verb, "-o", "json").stdout), verb[0])
     assert {("leases", "created_at"), ("gpus", "since"), ("receipt", "at"), ("sandbox", "at")} <= seen
-    assert ("ps", "expires") in seen
+    assert ("ps", "expires_at") in seen

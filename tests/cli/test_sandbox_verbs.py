@@ -127,4 +127,4 @@ def test_the_time_to_live_is_shown(eight_gpus: Home, dibs: Dibs) -> None:
     assert until == {"brief": until["brief"], "long": ""}
     assert until["brief"].startswith("59m") or until["brief"] == "1h00m"
     shown = json.loads(dibs("sandbox", "show", "brief", "-o", "json").stdout)
-    assert shown["expires"] > shown["created"]
+    assert shown["expires_at"] > shown["created_at"]

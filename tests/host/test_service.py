@@ -137,7 +137,7 @@ def test_there_is_one_ledger_for_everybody(service: Service) -> None:
     assert refused.returncode == 83
     assert "mine" in refused.stderr
     held = json.loads(service.dibs(OTHER, "leases", "-o", "json").stdout)["leases"]
-    assert [(lease["sandbox_name"], lease["username"]) for lease in held] == [("mine", str(USER))]
+    assert [(lease["sandbox"], lease["user"]) for lease in held] == [("mine", str(USER))]
 
 
 def test_only_the_owner_and_root_may_touch_a_sandbox(service: Service) -> None:

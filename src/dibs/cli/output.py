@@ -163,12 +163,13 @@ def show(lines: Iterable[str]) -> None:
 def show_data(value: Any, form: str, *, own: bool = True) -> None:
     """The answer as data. Fields that are unset are left out; nothing else is.
 
-    `own`: all names in it are ours, and those that are times are shown as ISO 8601 has them, in UTC.
+    `own`: all names in it are ours. Then what the ledger calls a moment or a user has the name and the form that all
+    answers have: see `answers`, which describes them.
     """
     import msgspec
 
     plain = msgspec.to_builtins(value)
-    sys.stdout.write(as_text(_with_moments(plain) if own else plain, form))
+    sys.stdout.write(as_text(_in_one_form(plain) if own else plain, form))
 
 
 def moment(seconds: float) -> str:
@@ -183,13 +184,21 @@ _MOMENTS = frozenset(
 )  # fmt: skip
 
 
-def _with_moments(plain: Any) -> Any:
+_NAMES = {"username": "user", "sandbox_name": "sandbox"}
+_VERBATIM = frozenset(("attributes", "labels", "env", "asked", "request", "rendered", "claim"))  # names of users' own
+
+
+def _in_one_form(plain: Any) -> Any:
     if isinstance(plain, dict):
         return {
-            key: moment(inner) if key in _MOMENTS and isinstance(inner, float) else _with_moments(inner)
+            _NAMES.get(key, key): moment(inner)
+            if key in _MOMENTS and isinstance(inner, float)
+            else inner
+            if key in _VERBATIM
+            else _in_one_form(inner)
             for key, inner in plain.items()
         }
-    return [_with_moments(inner) for inner in plain] if isinstance(plain, list) else plain
+    return [_in_one_form(inner) for inner in plain] if isinstance(plain, list) else plain
 
 
 def as_text(value: Any, form: str) -> str:

@@ -64,7 +64,7 @@ def queue_data(tickets: Sequence[Ticket]) -> list[dict[str, Any]]:
             "user": ticket.username,
             "request": _request(ticket).short(),
             "since": ticket.created_at,
-            **({"sandbox": ticket.sandbox_id} if ticket.sandbox_id else {}),
+            **({"sandbox_id": ticket.sandbox_id} if ticket.sandbox_id else {}),
         }
         for place, ticket in enumerate(tickets, start=1)
     ]

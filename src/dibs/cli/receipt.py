@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,15 @@ def receipt(sandbox: str, output: str) -> None:
     if output == "table":
         show(receipt_lines(found))
     else:
-        show_data(found, output)
+        show_data(_data(found), output)
+
+
+def _data(found: Receipt) -> dict[str, Any]:
+    """As all answers have it: `sandbox` is a name, `sandbox_id` an id."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return {"sandbox_id": plain.pop("sandbox"), "sandbox": plain.pop("name"), **plain}
 
 
 def receipt_lines(found: Receipt) -> list[str]:

@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("dibs.cli.doctor", "Examine this host; every finding comes with its fix."),
         "cdi": ("dibs.cli.cdi", "The CDI specs of this host: read, check, inject."),
         "table": ("dibs.cli.table", "What is delivered and what is refused, field by field."),
+        "schema": ("dibs.cli.schema", "The JSON schema of what a command prints with -o json."),
         "completion": ("dibs.cli.completion", "Completion for bash, zsh or fish."),
     },
 }
@@ -65,7 +66,8 @@ _OPTIONS = (
     ("-h, --help", "Show this page."),
 )
 _CLOSING = """
-`dibs COMMAND --help` says more. `-o json|yaml` gives any answer as data.
+`dibs COMMAND --help` says more. `-o json|yaml` gives any answer as data, and
+`dibs schema` its JSON schema.
 Exit codes: 0 done · 1 a check failed · 2 usage · 80 invalid · 81 unsupported ·
 82 no match · 83 busy · 84 unhealthy · 86 backend · 87 mismatch · 88 conflict ·
 89 not found · 90 timeout · 91 ledger · 126/127 command · else the command's.

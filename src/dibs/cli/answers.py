@@ -1,0 +1,480 @@
+"""What `-o json` and `-o yaml` print, as types: the source of the published JSON schemas.
+
+`dibs schema` turns them into JSON Schema; tests hold every command to its schema. Nothing else imports this module: the
+verbs print what they have, and must not pay for describing it.
+
+The rules for names: a moment ends in `_at` (or is `at`, `since`) and is ISO 8601 in UTC with milliseconds; `user` is
+the name of a user; `sandbox` the name of a sandbox and `sandbox_id` its id; sizes are in bytes; what is not known is
+null. What Kubernetes or OCI have names for (claims, slices, CDI specs) keeps those names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Moment = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$",
+        description="ISO 8601, in UTC, with milliseconds",
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+State = Literal["queued", "creating", "running", "paused", "stopping", "exited", "failed"]
+
+
+class Answer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Nothing that is not described here is printed."""
+
+
+class Problem(Answer):
+    """One thing that is wrong. Codes are public: they are never renamed."""
+
+    code: str
+    field: str
+    value: str
+    reason: str
+    remedy: str | UnsetType = UNSET
+
+
+class Error(Answer):
+    """A refusal or a failure, on stderr; the exit code says the same as `error`."""
+
+    error: str
+    retryable: bool
+    problems: tuple[Problem, ...]
+
+
+class Exit(Answer):
+    """How a command ended. `code` is what a shell would show."""
+
+    code: int
+    reason: str | UnsetType = UNSET
+    signal: int | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+    at: Moment | UnsetType = UNSET
+
+
+class Sandbox(Answer):
+    """A sandbox, alive or ended; `devices` are those that it holds, or held."""
+
+    id: str
+    name: str
+    state: State
+    backend: str
+    user: str
+    simulated: bool
+    request: dict[str, Any]
+    command: tuple[str, ...]
+    labels: dict[str, str]
+    devices: tuple[str, ...]
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment | None
+    expires_at: Moment | None
+    exit: Exit | None
+    reason: str | None
+
+
+class Run(Sandbox):
+    """`dibs run`: the sandbox, and what its command said. Without the output if it was detached."""
+
+    stdout: str | UnsetType = UNSET
+    stderr: str | UnsetType = UNSET
+
+
+class Event(Answer):
+    """Something that happened to a sandbox."""
+
+    at: Moment
+    kind: str
+    detail: str
+
+
+class SandboxWithEvents(Sandbox):
+    """`dibs sandbox show`."""
+
+    events: tuple[Event, ...]
+
+
+class Sandboxes(Answer):
+    """`dibs ps`, newest first; `total` is how many there are in all."""
+
+    sandboxes: tuple[Sandbox, ...]
+    total: int
+
+
+class Ended(Answer):
+    """One of those that `dibs wait` waited for."""
+
+    name: str
+    exit: Exit
+
+
+class Share(Answer):
+    """A part of a device's capacity; amounts in billionths."""
+
+    id: str
+    consumed: dict[str, int]
+
+
+class LeasedDevice(Answer):
+    """A device as it was when it was leased."""
+
+    id: str
+    model: str | UnsetType = UNSET
+    uuid: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    memory: int | UnsetType = UNSET
+    units: tuple[str, ...] | UnsetType = UNSET
+    simulated: bool | UnsetType = UNSET
+    share: Share | UnsetType = UNSET
+    marks: tuple[str, ...] | UnsetType = UNSET
+
+
+class Lease(Answer):
+    """Devices that one sandbox holds, or held."""
+
+    id: str
+    sandbox_id: str
+    state: Literal["reserved", "attached", "draining", "free"]
+    devices: tuple[LeasedDevice, ...]
+    created_at: Moment
+    changed_at: Moment
+    sandbox: str | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    backend: str | UnsetType = UNSET
+
+
+class Ticket(Answer):
+    """A place in the queue. `sandbox_id`: of a sandbox that a gateway has accepted."""
+
+    ticket: str
+    place: int
+    user: str
+    request: dict[str, Any]
+    since: Moment
+    sandbox_id: str | UnsetType = UNSET
+
+
+class Queue(Answer):
+    """`dibs queue`, first come first."""
+
+    queue: tuple[Ticket, ...]
+
+
+class Leases(Queue):
+    """`dibs leases`: what is held, and who waits for it."""
+
+    leases: tuple[Lease, ...]
+
+
+class Holder(Answer):
+    """Who has a device, and since when."""
+
+    lease_id: str
+    sandbox_id: str
+    sandbox: str
+    user: str
+    since: Moment
+    state: Literal["reserved", "attached", "draining", "free"]
+    tenant: str | UnsetType = UNSET
+
+
+class Health(Answer):
+    ok: bool
+    reason: str
+
+
+class Device(Answer):
+    """A GPU, or a part of one. `name` is its CDI name; `attributes` are those of DRA."""
+
+    id: str
+    name: str
+    index: int | None
+    model: str
+    vendor: str
+    uuid: str
+    memory: int | None
+    state: str
+    health: Health
+    holder: Holder | None
+    used_by: tuple[Any, ...]
+    parent: str | None
+    attributes: dict[str, Any]
+    simulated: bool
+    source: str
+    note: str
+
+
+class SourceError(Answer):
+    """A source of devices that could not be read."""
+
+    source: str
+    reason: str
+    remedy: str | UnsetType = UNSET
+
+
+class Gpus(Answer):
+    """`dibs gpus`; `undecided`: devices of which `--where` cannot be decided, and why."""
+
+    simulated: bool
+    devices: tuple[Device, ...]
+    errors: tuple[SourceError, ...]
+    undecided: dict[str, str] | UnsetType = UNSET
+
+
+class SimulationOff(Answer):
+    """`dibs gpus simulate off`."""
+
+    simulated: Literal[False]
+    was_on: bool
+
+
+class Verdict(Answer):
+    """What became of one device when a part of the request looked at it."""
+
+    device: str
+    fate: str
+    reason: str | UnsetType = UNSET
+    miss: float | UnsetType = UNSET
+
+
+class Wish(Answer):
+    """One part of the request against every device; `wanted` null: all that fit."""
+
+    wish: str
+    wanted: int | None
+    verdicts: tuple[Verdict, ...]
+    field: str
+
+
+class BackendExplanation(Answer):
+    """What would happen on one backend."""
+
+    backend: str
+    ok: bool
+    wishes: tuple[Wish, ...] | UnsetType = UNSET
+    problems: tuple[Problem, ...] | UnsetType = UNSET
+    devices: tuple[str, ...] | UnsetType = UNSET
+    waits_for: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    notes: tuple[str, ...] | UnsetType = UNSET
+
+
+class Explanation(Answer):
+    """`dibs explain`: nothing was created."""
+
+    asked: dict[str, Any]
+    backends: tuple[BackendExplanation, ...]
+    simulated: bool | UnsetType = UNSET
+    claim: dict[str, Any] | UnsetType = UNSET
+    source_errors: tuple[str, ...] | UnsetType = UNSET
+    queue_length: int | UnsetType = UNSET
+
+
+class ReceiptDevice(Answer):
+    id: str
+    model: str
+    uuid: str
+    cdi_name: str
+    nodes: tuple[str, ...]
+    memory: int | UnsetType = UNSET
+    share: dict[str, str] | UnsetType = UNSET
+    used_outside: tuple[str, ...] | UnsetType = UNSET
+
+
+class ReceiptLine(Answer):
+    """One field: what was asked, planned, sent to the engine and seen, and what came of it."""
+
+    field: str
+    asked: str
+    planned: str
+    rendered: str
+    observed: str
+    outcome: Literal["delivered", "delegated", "refused", "mismatch", "not observed"]
+    origin: str
+
+
+class Node(Answer):
+    path: str
+    kind: str
+    major: int
+    minor: int
+
+
+class Facts(Answer):
+    """What was expected, or what was seen. Values that may be secret are not in it."""
+
+    nodes: tuple[Node, ...]
+    env: dict[str, str]
+    mounts: tuple[str, ...]
+    limits: dict[str, int]
+    isolation: dict[str, str]
+    process: dict[str, str]
+    origin: dict[str, str]
+
+
+class Receipt(Answer):
+    """`dibs receipt`: the proof of one delivery."""
+
+    sandbox_id: str
+    sandbox: str
+    backend: str
+    at: Moment
+    verdict: Literal["delivered", "mismatch", "not observed", "not started"]
+    simulated: bool
+    asked: dict[str, Any]
+    devices: tuple[ReceiptDevice, ...]
+    lines: tuple[ReceiptLine, ...]
+    rendered: dict[str, Any]
+    observed: Facts
+    expected: Facts
+    claim: dict[str, Any] | UnsetType = UNSET
+    problems: tuple[Problem, ...] | UnsetType = UNSET
+    notes: tuple[str, ...] | UnsetType = UNSET
+
+
+class Finding(Answer):
+    """One check of the doctor; `fix` is a command, or what to do."""
+
+    id: str
+    verdict: Literal["ok", "warn", "fail", "skip"]
+    title: str
+    why: str
+    fix: str
+
+
+class Findings(Answer):
+    """`dibs doctor`; `failed` is how many checks failed."""
+
+    failed: int
+    findings: tuple[Finding, ...]
+
+
+class Row(Answer):
+    """A cell of the delivery table."""
+
+    field: str
+    backend: str
+    outcome: Literal["delivered", "delegated", "refused"]
+    how: str
+
+
+class Token(Answer):
+    """A token; the secret itself is shown once, when it is made."""
+
+    id: str
+    name: str
+    state: Literal["good", "expired", "revoked"]
+    tenant: str
+    scopes: tuple[str, ...]
+    created_at: Moment
+    expires_at: Moment | None
+    revoked_at: Moment | None
+    last_used_at: Moment | None
+
+
+class Tokens(Answer):
+    """`dibs token ls`."""
+
+    tokens: tuple[Token, ...]
+
+
+class NewToken(Answer):
+    """`dibs token create`: the only time that the secret is shown."""
+
+    id: str
+    name: str
+    token: str
+
+
+class Context(Answer):
+    name: str
+    url: str
+    token: Literal["file", "kept", "none"]
+
+
+class Contexts(Answer):
+    """`dibs context ls`; `current` is empty if none is in use."""
+
+    current: str
+    contexts: tuple[Context, ...]
+
+
+class Claims(Answer):
+    """`dibs claims ls`: the names of kept claims."""
+
+    claims: tuple[str, ...]
+
+
+class HostStatus(Answer):
+    """`dibs host status`."""
+
+    installed: bool
+    running: bool
+    usable: bool
+    version: str
+    socket: str
+    state: str
+    unit: str
+    members: tuple[str, ...]
+    pid: int
+    user: str
+    since: Moment | None
+    gpus: int
+    free: int
+    simulated: bool
+    sandboxes: int
+    waiting: int
+
+
+class Listener(Answer):
+    address: str
+    identity: str
+
+
+class ServePlan(Answer):
+    """`dibs serve --check`."""
+
+    listen: tuple[Listener, ...]
+    ledger: str
+    tenants: tuple[str, ...]
+
+
+# What each command prints; a tuple: one of these. `error` is what any of them prints to stderr when it fails.
+ANSWERS: dict[str, Any] = {
+    "run": Run,
+    "ps": Sandboxes,
+    "wait": tuple[Ended, ...],
+    "sandbox create": Sandbox,
+    "sandbox ls": Sandboxes,
+    "sandbox show": SandboxWithEvents,
+    "sandbox wait": tuple[Ended, ...],
+    "gpus": Gpus,
+    "gpus simulate": (Gpus, SimulationOff),
+    "leases": Leases,
+    "queue": Queue,
+    "explain": Explanation,
+    "receipt": Receipt,
+    "doctor": Findings,
+    "table": tuple[Row, ...],
+    "token create": NewToken,
+    "token ls": Tokens,
+    "context ls": Contexts,
+    "claims ls": Claims,
+    "host status": HostStatus,
+    "serve --check": ServePlan,
+    "error": Error,
+}
+# Printed in the form of another project, and described there.
+FOREIGN = {
+    "claims check": "Kubernetes' objects of resource.k8s.io",
+    "claims solve": "Kubernetes' objects of resource.k8s.io",
+    "gpus -o slices": "Kubernetes' ResourceSlices",
+    "cdi": "CDI specs, and OCI's runtime configuration",
+}

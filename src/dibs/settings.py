@@ -62,6 +62,16 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     log_level: str = "info"
     otel_endpoint: str = ""
+    openshell: str = ""  # empty: OpenShell's service is not served
+    openshell_certificate: str = ""
+    openshell_key: str = ""
+    openshell_client_ca: str = ""
+    openshell_image: str = "host"
+    openshell_backend: str = "auto"
+    oidc_issuer: str = ""
+    oidc_audience: str = ""
+    oidc_jwks: str = ""
+    oidc_tenant_claim: str = "tenant"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +236,31 @@ def _socket(value: Any) -> str:
     return text
 
 
+def _path(value: Any) -> str:
+    text = _text(value)
+    if text and not text.startswith("/"):
+        raise ValueError("must be an absolute path")
+    return text
+
+
+def _place(value: Any) -> str:
+    text = _text(value)
+    if text and not text.startswith(("/", "https://", "http://")):
+        raise ValueError("must be an absolute path, or a URL that starts with https:// or http://")
+    return text
+
+
+def _openshell(value: Any) -> str:
+    text = _text(value)
+    if text.startswith("unix:"):
+        _socket(text.removeprefix("unix:"))
+        if not text.startswith("unix:/"):
+            raise ValueError("must be unix: and an absolute path")
+    elif text:
+        address(text)
+    return text
+
+
 _COUNT = _whole(0, 1_000_000)
 
 TOP: tuple[Setting, ...] = (
@@ -281,6 +316,27 @@ GATEWAY: tuple[Setting, ...] = (
             default="info"),
     Setting("otel_endpoint", "otel_endpoint", _url("http", "https"),
             "Where traces go (OTLP over HTTP). Needs `dibs[otel]`.", default="no traces"),
+    Setting("openshell", "openshell", _openshell,
+            "Where OpenShell's gRPC service listens: HOST:PORT or unix:PATH. Needs `dibs[openshell]`.",
+            default="it does not"),
+    Setting("openshell_certificate", "openshell_certificate", _path,
+            "The certificate of that service, in PEM; with it and its key it speaks TLS.", default="no TLS"),
+    Setting("openshell_key", "openshell_key", _path, "The private key of that certificate.", default="no TLS"),
+    Setting("openshell_client_ca", "openshell_client_ca", _path,
+            "Certificates of clients that these authorities signed are taken: O is the tenant, CN the user.",
+            default="none are"),
+    Setting("openshell_image", "openshell_image", _text, "The image of an OpenShell request that names none.",
+            default="host"),
+    Setting("openshell_backend", "openshell_backend", _one_of("auto", "local", "docker", "podman", "fake"),
+            "The backend of an OpenShell request that names none.", default="auto"),
+    Setting("oidc_issuer", "oidc_issuer", _url("https", "http"),
+            "Tokens of this OIDC issuer are taken by OpenShell's service.", default="none are"),
+    Setting("oidc_audience", "oidc_audience", _text, "The audience that such a token must be for.",
+            default="must be set with the issuer"),
+    Setting("oidc_jwks", "oidc_jwks", _place, "The issuer's keys: a URL or the path of a file.",
+            default="what the issuer's discovery document names"),
+    Setting("oidc_tenant_claim", "oidc_tenant_claim", _text, "The claim of such a token that names the tenant.",
+            default="tenant"),
 )  # fmt: skip
 TENANT: tuple[Setting, ...] = (
     Setting("sandboxes", "sandboxes", _COUNT, "Sandboxes at once.", default="no limit"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--listen", multiple=True, metavar="HOST:PORT", help="Repeat for more. Default: 127.0.0.1:8080.")
 @click.option("--socket", metavar="PATH", help="The unix socket, or off. Default: gateway.sock in the state folder.")
+@click.option("--openshell", metavar="HOST:PORT", help="Serve OpenShell's SDK there too. Needs dibs[openshell].")
 @click.option("--ledger", metavar="URL", help="A PostgreSQL URL, for several gateways on one ledger.")
 @click.option("--config", metavar="FILE", help="The settings. Default: config.toml in the configuration folder.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look. Default: text.")
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def serve(
     listen: tuple[str, ...],
     socket: str | None,
+    openshell: str | None,
     ledger: str | None,
     config: str | None,
     log_format: str | None,
@@ -46,6 +48,7 @@ def serve(
     Examples:
       dibs serve
       dibs serve --listen 127.0.0.1:9000 --log-format json
+      dibs serve --openshell 127.0.0.1:50051
       dibs serve --listen 0.0.0.0:8080 --ledger postgresql://dibs@db/dibs
       dibs serve --check
     """
@@ -53,6 +56,7 @@ def serve(
 
     flags: dict[str, Any] = {"listen": list(listen) or None, "socket": socket, "ledger": ledger}
     flags["log_format"] = log_format
+    flags["openshell"] = openshell
     if host_service:
         from dibs.gateway.host import serving
 
@@ -67,6 +71,7 @@ def serve(
 
     listeners = server.plan_listeners(settings.gateway, home)
     tracing.check(settings.gateway)
+    _check_openshell(settings)
     if check:
         _refuse_open_without_tokens(settings, home, listeners)
         _show_plan(settings, home, listeners, output)
@@ -98,6 +103,32 @@ def _settings(home: Home, config: str | None, flags: dict[str, Any]) -> Settings
     return found
 
 
+def _check_openshell(settings: Settings) -> None:
+    """Whether OpenShell's service can be served as the settings say, and is installed."""
+    place = settings.gateway.openshell
+    if not place:
+        return
+    missing = [name for name in ("grpc", "google.rpc", "jwt", "cryptography") if not _there(name)]
+    if missing:
+        raise InvalidRequest(
+            f"OpenShell's service needs packages that are not installed ({', '.join(missing)})",
+            field="gateway.openshell", value=place, code="OPENSHELL_MISSING",
+            remedy="pip install 'dibs[openshell]', or leave it out",
+        )  # fmt: skip
+    from dibs.gateway.openshell.server import check
+
+    check(settings.gateway)
+
+
+def _there(module: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is in
+        return False
+
+
 def _refuse_open_without_tokens(settings: Settings, home: Home, listeners: list[Listener]) -> None:
     """Beyond this host only tokens say who is calling, so there must be one that somebody made on purpose."""
     beyond = [one for one in listeners if one.kind == "tcp" and not one.loopback]
@@ -122,6 +153,9 @@ def _show_plan(settings: Settings, home: Home, listeners: list[Listener], output
         else:
             who = "everybody on this host, without a token" if one.loopback and gateway.loopback_open else "a token"
         rows.append({"address": str(one), "identity": who})
+    if gateway.openshell:
+        who = "a token" + (", or a client's certificate" if gateway.openshell_client_ca else "")
+        rows.append({"address": f"grpc {gateway.openshell}", "identity": f"{who}; OpenShell's service"})
     ledger = "PostgreSQL" if settings.ledger else str(home.ledger)
     if output != "table":
         show_data({"listen": rows, "ledger": ledger, "tenants": sorted(settings.tenants)}, output)
@@ -141,6 +175,10 @@ def _tell(app: App) -> None:
 
     gateway = app.gateway
     lines = [f"dibs serve: listening on {', '.join(gateway.urls)}"]
+    if gateway.openshell:
+        keep_own_token(gateway.settings, gateway.home)
+        (gateway.home.state / "openshell.address").write_text(gateway.openshell + "\n")
+        lines.append(f"OpenShell on {gateway.openshell}; `dibs context export openshell` makes it the SDK's gateway")
     tcp = [url for url in gateway.urls if url.startswith("http://")]
     if tcp:
         # The token itself is not printed: this may be a log that others read.

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, Response
 from litestar.exceptions import HTTPException
@@ -36,6 +36,9 @@ from dibs.workloads.admission import rehearse
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
+
+if TYPE_CHECKING:
+    from dibs.gateway.openshell.server import OpenShellServer
 
 
 class App:
@@ -82,12 +85,22 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         gateway.changes.start()
         dispatcher.start()
         gateway.started = time.time()
+        service = _openshell(gateway)
+        if service is not None:
+            try:
+                await service.start()
+            except DibsError as error:
+                gateway.failure = error
+                raise
+            gateway.openshell = service.where
         rehearsal = asyncio.create_task(_rehearse(pool))
         try:
             yield
         finally:
             await rehearsal
             gateway.stop_streams()
+            if service is not None:
+                await service.stop()
             await gateway.changes.stop()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.gateway.drain):
@@ -109,6 +122,15 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
         if isinstance(route, HTTPRoute):
             gateway.methods[route.path_format] = ", ".join(sorted(route.methods))
     return App(traced(Edge(litestar, gateway), settings.gateway), litestar, gateway)
+
+
+def _openshell(gateway: Gateway) -> OpenShellServer | None:
+    """OpenShell's service, where the settings say that it is served. Nothing else loads grpcio."""
+    if not gateway.settings.gateway.openshell:
+        return None
+    from dibs.gateway.openshell.server import OpenShellServer
+
+    return OpenShellServer(gateway)
 
 
 async def _rehearse(pool: Pool) -> None:

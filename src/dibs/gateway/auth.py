@@ -92,11 +92,27 @@ class Auth:
             return self.of_peer(peer)
         if self._loopback_open and _is_loopback(scope.get("client")):
             _no_browser(scope["headers"])
-            if await self._neighbours.ours(scope.get("client"), scope.get("server")):
+        return await self.without_token(scope.get("client"), scope.get("server"))
+
+    async def without_token(self, client: Any, server: Any) -> Identity:
+        """Who calls over TCP with no credentials at all: where loopback is open, a program of this host."""
+        if self._loopback_open and _is_loopback(client):
+            if await self._neighbours.ours(client, server):
                 return self._me
             reason = "it does not come from a program of this host that the gateway can see: sandboxes need a token"
             raise refuse("TOKEN_MISSING", reason, "send Authorization: Bearer TOKEN; `dibs token create`")
         raise refuse("TOKEN_MISSING", "a token is needed", "send Authorization: Bearer TOKEN; `dibs token create`")
+
+    @property
+    def me(self) -> Identity:
+        """The gateway's own user."""
+        return self._me
+
+    async def by_token(self, token: str) -> Identity:
+        """Whose token it is; raises Refused (401) if it is not good."""
+        if _TOKEN.fullmatch(token) is None:
+            raise refuse("TOKEN_UNKNOWN", "this cannot be a token", "make one with `dibs token create`")
+        return await self._by_token(token)
 
     def of_peer(self, peer: Peer) -> Identity:
         """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything.

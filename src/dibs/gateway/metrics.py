@@ -39,6 +39,16 @@ class Metrics:
             "dibs_http_request_seconds", "How long requests took; streams are not counted.", ("route", "method"),
             buckets=_REQUEST_BUCKETS, registry=self.registry,
         )  # fmt: skip
+        self.calls = Counter(
+            "dibs_grpc_calls_total",
+            "Answered calls of OpenShell's service.",
+            ("method", "code"),
+            registry=self.registry,
+        )
+        self.call_seconds = Histogram(
+            "dibs_grpc_call_seconds", "How long calls took; streams are not counted.", ("method",),
+            buckets=_REQUEST_BUCKETS, registry=self.registry,
+        )  # fmt: skip
         self.create_seconds = Histogram(
             "dibs_create_seconds", "From the request to the started command.",
             ("backend", "outcome"), buckets=_CREATE_BUCKETS, registry=self.registry,
@@ -56,6 +66,11 @@ class Metrics:
         self.requests.labels(route, method, str(status)).inc()
         if seconds is not None:
             self.request_seconds.labels(route, method).observe(seconds)
+
+    def count_call(self, method: str, code: str, seconds: float | None) -> None:
+        self.calls.labels(method, code).inc()
+        if seconds is not None:
+            self.call_seconds.labels(method).observe(seconds)
 
     def page(self, workloads: Workloads) -> bytes:
         """The whole page. Blocks: it reads the ledger and looks at the devices."""

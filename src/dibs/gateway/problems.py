@@ -32,6 +32,29 @@ STATUS: dict[type[DibsError], int] = {
     errors.CommandFailed: 409,
     errors.Internal: 500,
 }
+# The same for gRPC: a code's name, by class, and for some public codes by themselves.
+GRPC: dict[type[DibsError], str] = {
+    errors.InvalidRequest: "INVALID_ARGUMENT",
+    errors.Unsupported: "FAILED_PRECONDITION",
+    errors.NoMatch: "FAILED_PRECONDITION",
+    errors.Busy: "RESOURCE_EXHAUSTED",
+    errors.Unhealthy: "FAILED_PRECONDITION",
+    errors.QuotaExceeded: "RESOURCE_EXHAUSTED",
+    errors.BackendUnavailable: "UNAVAILABLE",
+    errors.DeliveryMismatch: "INTERNAL",
+    errors.Conflict: "FAILED_PRECONDITION",
+    errors.NotFound: "NOT_FOUND",
+    errors.Timeout: "DEADLINE_EXCEEDED",
+    errors.StateError: "UNAVAILABLE",
+    errors.CommandFailed: "FAILED_PRECONDITION",
+    errors.Internal: "INTERNAL",
+}
+GRPC_OF_CODE = {"NAME_TAKEN": "ALREADY_EXISTS", "NOT_YOURS": "PERMISSION_DENIED", "STILL_CREATING": "ABORTED"}
+GRPC_OF_STATUS = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED", 409: "FAILED_PRECONDITION", 413: "RESOURCE_EXHAUSTED", 429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
 TITLES: dict[str, str] = {
     "InvalidRequest": "the request is wrong",
     "Unsupported": "no backend here can deliver it",
@@ -86,6 +109,18 @@ def status_of(error: DibsError) -> int:
         if kind in STATUS:
             return STATUS[kind]
     return 500
+
+
+def grpc_of(error: DibsError) -> str:
+    """The name of the gRPC code of an error."""
+    if isinstance(error, Refused):
+        return GRPC_OF_STATUS.get(error.status, "INTERNAL")
+    if error.code in GRPC_OF_CODE:
+        return GRPC_OF_CODE[error.code]
+    for kind in type(error).__mro__:
+        if kind in GRPC:
+            return GRPC[kind]
+    return "INTERNAL"
 
 
 def kind_of(error: DibsError) -> str:

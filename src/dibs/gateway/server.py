@@ -415,6 +415,8 @@ async def _run(app: App, listeners: list[Listener], sockets: list[socket.socket]
     try:
         await server.serve(sockets=sockets)
     except SystemExit as failure:
+        if app.gateway.failure is not None:
+            raise app.gateway.failure from failure
         raise StateError(
             "the gateway could not be started; the log says why", field="gateway", code="GATEWAY_NOT_STARTED"
         ) from failure

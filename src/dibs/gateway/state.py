@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dibs.errors import DibsError
 from dibs.home import Home
 from dibs.settings import Settings
 
@@ -43,6 +44,8 @@ class Gateway:
         self.stopping = False  # a stop was asked for: streams end, /ready says no
         self.methods: dict[str, str] = {}  # what each path takes, for Allow; filled by `make_app`
         self.urls: tuple[str, ...] = ()  # where it listens, filled by the server
+        self.openshell = ""  # where OpenShell's service listens, if it does
+        self.failure: DibsError | None = None  # why it could not be started, where that is known
 
     def stop_streams(self) -> None:
         self.stopping = True

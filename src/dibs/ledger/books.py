@@ -1,7 +1,7 @@
 """What the parts of the ledger share: an open database, the host whose rows they mean, ids and the notes of events.
 
 Each part (`sandboxes`, `leases`, `tickets`, `taints`) is one noun's verbs; `store.Ledger` joins them. What only
-gateways need (`tokens`, `commands`, `idempotency`, `snapshots`, `secrets`) stands beside it, opened on a ledger.
+gateways need (`tokens`, `commands`, `idempotency`, `snapshots`, `objects`, `secrets`) stands beside it, opened on one.
 """
 
 from __future__ import annotations

@@ -259,6 +259,16 @@ class Sandboxes(Leases, Tickets):
         )  # fmt: skip
         return [_sandbox(row) for row in rows], int(total)
 
+    def annotated(self, key: str, *, tenant: str | None = None) -> list[SandboxRow]:
+        """Ended sandboxes that a facade still shows: those that have this annotation."""
+        where, values = _filter(live_only=False, tenant=tenant, states=None)
+        rows = self._db.rows(
+            f"SELECT * FROM sandboxes WHERE host = :host{where} AND ended_at IS NOT NULL"  # noqa: S608 - fixed text
+            " AND annotations LIKE :key ESCAPE '!' ORDER BY seq",
+            host=self.host, key="%" + _like(f"{encode(key)}:") + "%", **values,
+        )  # fmt: skip
+        return [row for row in map(_sandbox, rows) if key in row.annotations]
+
     def _page_of_labelled(
         self, where: str, values: dict[str, Any], labels: Mapping[str, str], order: str, offset: int, limit: int
     ) -> tuple[list[SandboxRow], int]:

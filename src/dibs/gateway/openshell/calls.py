@@ -1,0 +1,100 @@
+"""One call: who makes it, in which workspace, on which gateway. What every method gets, and how a method is described.
+
+A method is a coroutine `(call, request)`. A unary one returns its answer; a streaming one writes with `call.send`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dibs.errors import InvalidRequest, NotFound
+from dibs.gateway.state import Gateway
+from dibs.workloads.identity import HOST, Identity
+
+READ, WRITE, ADMIN = "sandboxes:read", "sandboxes:write", "admin"
+DEFAULT = "default"  # the workspace that is always there: the caller's own tenant
+LARGEST_PAGE = 1000
+_USUAL_PAGE = 100
+
+
+class Method(NamedTuple):
+    """`kind`: unary, stream (one request, many answers) or talk (many of both)."""
+
+    name: str
+    takes: str
+    gives: str
+    work: Callable[[Call, Any], Awaitable[Any]]
+    scope: str = READ
+    kind: str = "unary"
+
+
+class Place(NamedTuple):
+    """A workspace as it was asked for, and the caller as one who is in it."""
+
+    name: str
+    who: Identity
+
+
+class Call:
+    """One call of a method."""
+
+    def __init__(self, gateway: Gateway, context: Any, who: Identity | None) -> None:
+        self.gateway = gateway
+        self.context = context
+        self._who = who
+        self.facts: dict[str, str] = {}  # for ErrorInfo, if the call is refused
+
+    @property
+    def who(self) -> Identity:
+        assert self._who is not None  # only Health is open to everybody
+        return self._who
+
+    async def send(self, message: Any) -> None:
+        """Write one answer of a stream. Waits while the client does not read."""
+        await self.context.write(message)
+
+    async def place(self, scope: Any) -> Place:
+        """The workspace of a request. Another tenant's is as unknown as one that never was."""
+        if scope.WhichOneof("selection") != "workspace" or not scope.workspace:
+            raise InvalidRequest(
+                "one workspace must be named", field="workspace_scope.workspace", code="WORKSPACE_MISSING",
+                remedy=f"write {DEFAULT}",
+            )  # fmt: skip
+        tenant = await self.tenant_of(scope.workspace)
+        return Place(scope.workspace, self.within(tenant))
+
+    async def tenant_of(self, workspace: str) -> str:
+        """The tenant behind a workspace's name."""
+        who = self.who
+        if workspace == DEFAULT:
+            return HOST if who.sees_all else who.tenant
+        if not who.sees_all and workspace == who.tenant:
+            return workspace
+        if who.sees_all:
+            from dibs.gateway.openshell import workspaces
+
+            if await self.gateway.pool.call(workspaces.exists, workspace):
+                return workspace
+        raise unknown_workspace(workspace)
+
+    def within(self, tenant: str) -> Identity:
+        """The caller, bound to one tenant. Nobody here gets a folder of the host."""
+        return msgspec.structs.replace(self.who, tenant=tenant, sees_all=False, afar=True)
+
+
+def unknown_workspace(name: str) -> NotFound:
+    return NotFound(
+        "there is no such workspace", field="workspace", value=name[:64], code="WORKSPACE_NOT_FOUND",
+        remedy=f"{DEFAULT} is always there",
+    )  # fmt: skip
+
+
+def page_size(asked: int) -> int:
+    if not 0 <= asked <= LARGEST_PAGE:
+        raise InvalidRequest(
+            f"must be a number up to {LARGEST_PAGE}", field="page_size", value=str(asked), code="PAGE_INVALID"
+        )
+    return asked or _USUAL_PAGE

@@ -1,0 +1,166 @@
+"""Ports of a sandbox by name. They map to the port proxy that the gateway has anyway; nothing is opened for them.
+
+A service is remembered in an annotation of its sandbox, and is gone with it. Its URL takes the caller's own token, or
+the sandbox's; the token is taken off before the request reaches the sandbox.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from dibs.errors import Conflict, InvalidRequest, NotFound, Unsupported
+from dibs.gateway.openshell import names, schema, views
+from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
+from dibs.gateway.openshell.requests import port_problems
+from dibs.gateway.state import Gateway
+from dibs.ledger.rows import SandboxRow
+from dibs.workloads.service import Workloads
+
+
+class Service(msgspec.Struct, frozen=True):
+    port: int
+    created_at: float
+
+
+_SERVICES = msgspec.json.Decoder(dict[str, Service])
+
+
+def encoded(exposures: Iterable[Any]) -> str:
+    """What is remembered of the services of a new sandbox."""
+    return _encode({one.service: Service(one.target_port, time.time()) for one in exposures})
+
+
+def _encode(services: dict[str, Service]) -> str:
+    return msgspec.json.encode(services).decode()
+
+
+def of_row(row: SandboxRow) -> dict[str, Service]:
+    return _SERVICES.decode(row.annotations[views.SERVICES]) if views.SERVICES in row.annotations else {}
+
+
+def url(gateway: Gateway, sandbox_id: str, port: int) -> str:
+    """Where a port is reached over HTTP."""
+    base = gateway.settings.gateway.public_url or next((one for one in gateway.urls if one.startswith("http")), "")
+    if not base:
+        raise Unsupported(
+            "this gateway has no HTTP address at which a port could be reached", field="service",
+            code="NO_HTTP_ADDRESS", remedy="start it with --listen HOST:PORT",
+        )  # fmt: skip
+    return f"{base.rstrip('/')}/v1/sandboxes/{sandbox_id}/proxy/{port}/"
+
+
+async def expose(call: Call, request: Any) -> Any:
+    place = await call.place(request.workspace_scope)
+    problems = port_problems(request.target_port, request.authorization_mode, "service")
+    problem = names.name_problem(request.name, "name", 63)
+    if problem:
+        problems.append(problem)
+    if problems:
+        raise InvalidRequest(problems)
+    if request.domain:
+        raise Unsupported(
+            "dibs gives services no host names", field="domain", value="true", code="DOMAIN_NOT_OFFERED",
+            remedy="leave it out; the URL in the answer works everywhere",
+        )  # fmt: skip
+
+    def work(workloads: Workloads) -> Any:
+        mine, row = _find(workloads, place, request.sandbox)
+        with mine.ledger.writing():
+            row = mine.ledger.sandbox(row.id)
+            known = of_row(row)
+            if known.get(request.name, Service(request.target_port, 0)).port != request.target_port:
+                raise Conflict(
+                    f"it is exposed with port {known[request.name].port}", field="name", value=request.name,
+                    code="NAME_TAKEN", remedy="delete it first, or take another name",
+                )  # fmt: skip
+            known.setdefault(request.name, Service(request.target_port, time.time()))
+            mine.ledger.set_annotations(row.id, {**row.annotations, views.SERVICES: _encode(known)})
+        return _answer(call.gateway, place, row, request.name, known[request.name])
+
+    return await call.gateway.pool.call(work)
+
+
+async def get(call: Call, request: Any) -> Any:
+    place = await call.place(request.workspace_scope)
+
+    def work(workloads: Workloads) -> Any:
+        _, row = _find(workloads, place, request.sandbox)
+        known = of_row(row)
+        if request.name not in known:
+            raise _unknown(request.name)
+        return _answer(call.gateway, place, row, request.name, known[request.name])
+
+    return await call.gateway.pool.call(work)
+
+
+async def list_(call: Call, request: Any) -> Any:
+    place = await call.place(request.workspace_scope)
+    size = page_size(request.page_size)
+
+    def work(workloads: Workloads) -> Any:
+        _, row = _find(workloads, place, request.sandbox)
+        found = sorted((name, one) for name, one in of_row(row).items() if name > request.page_token)
+        answer = schema.message("ListServicesResponse")()
+        for name, one in found[:size]:
+            answer.services.append(_answer(call.gateway, place, row, name, one))
+        if len(found) > size:
+            answer.next_page_token = found[size - 1][0]
+        return answer
+
+    return await call.gateway.pool.call(work)
+
+
+async def delete(call: Call, request: Any) -> Any:
+    place = await call.place(request.workspace_scope)
+
+    def work(workloads: Workloads) -> bool:
+        mine, row = _find(workloads, place, request.sandbox)
+        with mine.ledger.writing():
+            row = mine.ledger.sandbox(row.id)
+            known = of_row(row)
+            there = known.pop(request.name, None) is not None
+            if there:
+                mine.ledger.set_annotations(row.id, {**row.annotations, views.SERVICES: _encode(known)})
+        return there
+
+    there = await call.gateway.pool.call(work)
+    if not there and not request.allow_missing:
+        raise _unknown(request.name)
+    outcome = "COMPLETED" if there else "ALREADY_ABSENT"
+    return schema.message("DeleteResponse")(outcome=schema.number(f"DELETION_OUTCOME_{outcome}"))
+
+
+def _find(workloads: Workloads, place: Place, sandbox: str) -> tuple[Workloads, SandboxRow]:
+    from dibs.gateway.openshell.sandboxes import find
+
+    mine = workloads.seen_by(place.who)
+    return mine, find(mine, sandbox)
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound("there is no such service", field="name", value=name[:64], code="SERVICE_NOT_FOUND")
+
+
+def _answer(gateway: Gateway, place: Place, row: SandboxRow, name: str, one: Service) -> Any:
+    found = schema.message("ServiceEndpointResponse")()
+    end = found.endpoint
+    end.metadata.id, end.metadata.name = f"{views.sandbox_id(row)}/{name}", name
+    end.metadata.workspace = place.name
+    views.stamp(end.metadata.created_time, one.created_at)
+    end.sandbox_id, end.sandbox, end.name = views.sandbox_id(row), row.name, name
+    end.target_port = one.port
+    end.authorization_mode = schema.number("SERVICE_AUTHORIZATION_MODE_STRIP")
+    found.url = url(gateway, row.id, one.port)
+    return found
+
+
+METHODS = (
+    Method("ExposeService", "ExposeServiceRequest", "ServiceEndpointResponse", expose, WRITE),
+    Method("GetService", "GetServiceRequest", "ServiceEndpointResponse", get, READ),
+    Method("ListServices", "ListServicesRequest", "ListServicesResponse", list_, READ),
+    Method("DeleteService", "DeleteServiceRequest", "DeleteResponse", delete, WRITE),
+)

@@ -1,0 +1,58 @@
+"""OpenShell's own SDK, unmodified, against dibs: a whole life on every backend, over every way to connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.openshell.conftest import Place
+
+LIFE = Path(__file__).with_name("life.py")
+
+
+def live(place: Place, config: Path) -> list[str]:
+    """The steps of a whole life that went well, by a program whose gateway is the active one of `config`."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(config),
+        "XDG_CONFIG_HOME": str(config),
+        "DIBS_TEST_BACKEND": place.backend,
+        "DIBS_TEST_IMAGE": place.image,
+        "GRPC_VERBOSITY": "ERROR",
+    }
+    if place.backend == "local":
+        env["DIBS_TEST_PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run([sys.executable, LIFE], env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout.splitlines()
+
+
+def with_bearer(place: Place, config: Path) -> None:
+    """The three files, as the SDK reads them."""
+    folder = config / "openshell" / "gateways" / "dibs"
+    folder.mkdir(parents=True)
+    (config / "openshell" / "active_gateway").write_text("dibs\n")
+    metadata = {"gateway_endpoint": f"http://{place.endpoint}", "auth_mode": "oidc"}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    (folder / "oidc_token.json").write_text(json.dumps({"access_token": place.token}))
+
+
+def test_a_whole_life_with_a_token(anywhere: Place, tmp_path: Path) -> None:
+    with_bearer(anywhere, tmp_path)
+    steps = live(anywhere, tmp_path)
+    assert "context manager" in steps
+    assert "the third is refused" in steps
+
+
+def test_health_needs_no_token_and_everything_else_does(place: Place) -> None:
+    from openshell import SandboxClient
+
+    with SandboxClient(place.endpoint) as client:
+        assert client.health().version
+        with pytest.raises(Exception, match="UNAUTHENTICATED") as caught:
+            client.list_all(workspace="default")
+    assert caught.value.error_info.reason == "TOKEN_MISSING"  # type: ignore[attr-defined]

@@ -392,6 +392,27 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "WORKSPACE_NOT_EMPTY": ("88", "a workspace with sandboxes in it is not deleted"),
     "WORKSPACE_NOT_FOUND": ("89", "there is no such workspace, or it is another tenant's"),
     "WORKSPACE_PERMANENT": ("88", "`default`, and a tenant of the settings or of a token, cannot be deleted"),
+    "ADMISSION_DENIED": ("80", "an admission plugin or webhook of a cluster refused an object; its words are given"),
+    "CLUSTER_CONFLICT": ("88", "an object of a cluster was changed meanwhile; read it again"),
+    "CLUSTER_EXISTS": ("88", "an object of that name is in the cluster already"),
+    "CLUSTER_EXPIRED": ("88", "a list or watch of a cluster is too old to go on; start it again"),
+    "CLUSTER_FORBIDDEN": ("86", "RBAC of a cluster forbids it; verb, resource and the role to add are named"),
+    "CLUSTER_NOT_FOUND": ("89", "there is no such object, or no such kind of object, in the cluster"),
+    "CLUSTER_OVERLOADED": ("86", "a cluster's API server asked for fewer requests, and went on doing so"),
+    "CLUSTER_QUOTA_EXCEEDED": ("85", "a ResourceQuota of the namespace does not allow it"),
+    "CLUSTER_REJECTED": ("80", "a cluster's API server refused an object; each field is named"),
+    "CLUSTER_TOO_OLD": ("81", "the cluster is older than Kubernetes 1.34 and has no resource.k8s.io/v1"),
+    "CLUSTER_UNAUTHORIZED": ("86", "a cluster does not take the credentials: they are expired or wrong"),
+    "CLUSTER_UNKNOWN": ("80, 89", "there is no such context in the kubeconfig, or no current one"),
+    "CLUSTER_UNREACHABLE": ("86", "a cluster's API server cannot be reached, or what answers is none"),
+    "CREDENTIAL_PLUGIN_FAILED": (
+        "86",
+        "the exec plugin of a kubeconfig gave no credential; usually a new login is needed",
+    ),
+    "KUBECONFIG_MISSING": ("89", "there is no kubeconfig, and dibs does not run in a pod"),
+    "KUBECONFIG_UNREADABLE": ("80, 91", "a kubeconfig, or a file that it names, cannot be read or understood"),
+    "KUBECONFIG_UNSUPPORTED": ("80", "a kubeconfig asks for something that dibs does not do, such as a proxy"),
+    "NAMESPACE_TERMINATING": ("88", "the namespace is being deleted"),
 }
 
 # The part of dibs that a line of the catalogue waits for, where it has no test yet.

@@ -30,14 +30,14 @@ ENGINE = re.compile(r"\b(docker|podman)(-[0-9.]+)?\b")
 
 # What takes longest comes first where there are several workers, so that none is left with it at the end.
 LONG = (
-    "docker", "podman", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/stress/",
+    "docker", "podman", "cluster", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/stress/",
     "tests/opensandbox/", "tests/cel/", "tests/docs/", "tests/ledger/", "tests/gateway/",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway,
-    and all tests of an engine, which is started once. Without workers this changes nothing."""
+    and all tests of an engine or of the cluster, which is started once. Without workers this changes nothing."""
     groups = {item: _engine_of(item) or item.nodeid.partition("::")[0] for item in items}
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _engine_of(item: pytest.Item) -> str:
+    if item.nodeid.startswith("tests/cluster/"):
+        return "cluster"  # a real control plane, started once
     found = ENGINE.search(item.nodeid.partition("[")[2])
     return found[0] if found else "docker" if "old_docker" in getattr(item, "fixturenames", ()) else ""
 
@@ -62,6 +64,7 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in (
         "NO_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "DOCKER_HOST", "CONTAINER_HOST",
+        "KUBECONFIG",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DIBS_HOME", str(tmp_path / "home"))

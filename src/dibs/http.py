@@ -199,11 +199,13 @@ class Connection:
         timeout: float | None = 60.0,
         headers: Mapping[str, str] | None = None,
         context: Any = None,
+        server_name: str | None = None,
     ) -> None:
         self.target = target
         self.timeout = timeout
         self._headers = dict(headers or {})
         self._context = context  # an ssl.SSLContext, for https
+        self._server_name = server_name  # whom the certificate must name; None: the host of the address
         self._line: _Line | None = None
         self.base = ""
         if target.startswith("/"):
@@ -265,7 +267,7 @@ class Connection:
 
         try:
             context = self._context or ssl.create_default_context()
-            secure: socket.socket = context.wrap_socket(plain, server_hostname=self._address[0])
+            secure: socket.socket = context.wrap_socket(plain, server_hostname=self._server_name or self._address[0])
         except BaseException:
             plain.close()
             raise

@@ -118,6 +118,21 @@ def from_builtins(value: object, kind: type[P]) -> P:
     return found
 
 
+def lenient(value: object, kind: type[P]) -> tuple[P, tuple[Problem, ...]]:
+    """Read an object that a newer Kubernetes may have written, and the fields in it that are not known here.
+
+    Whoever decides with the object must tell about those. Raises InvalidRequest for anything else that is wrong.
+    """
+    problems: list[Problem] = []
+    pruned = _examined(value, kind, "", problems)
+    unknown = tuple(problem for problem in problems if problem.code == "UNKNOWN_FIELD")
+    if len(unknown) < len(problems):
+        raise InvalidRequest([problem for problem in problems if problem.code != "UNKNOWN_FIELD"])
+    found = msgspec.convert(pruned, kind)
+    _check_version(found)
+    return found, unknown
+
+
 def decode_any(text: bytes | str) -> Part:
     """Read one object of any of the kinds; `kind` says which."""
     try:
@@ -303,5 +318,6 @@ __all__ = [
     "decode_any",
     "encode",
     "from_builtins",
+    "lenient",
     "to_builtins",
 ]

@@ -23,10 +23,14 @@ _MOST_ROWS = 40  # of one wish in a table; -o json has them all
 @click.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
 @resource_options
 @workload_options
+@click.option("--cluster", metavar="CONTEXT", help="For pod/NAME and claim/NAME: a context of your kubeconfig.")
+@click.option("-n", "--namespace", metavar="NAME", help="For pod/NAME and claim/NAME: their namespace.")
 @output_option(wide=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def explain(command: tuple[str, ...], output: str, **values: Any) -> int:
+def explain(command: tuple[str, ...], output: str, cluster: str | None, namespace: str | None, **values: Any) -> int:
     """What would happen to a request, on each backend and to each device, and why. Nothing is created.
+
+    `pod/NAME` or `claim/NAME` instead of a request: why that pod or claim of a Kubernetes cluster waits.
 
     The exit code is 0 if it would be delivered now, else that of the refusal.
 
@@ -35,7 +39,16 @@ def explain(command: tuple[str, ...], output: str, **values: Any) -> int:
       dibs explain --gpu 2
       dibs explain --gpu H100:80Gi.. --memory 4Gi
       dibs explain --gpu nvidia:H100,A100:80GB..:2 -o yaml
+      dibs explain pod/train-0 -n team-a
     """
+    from dibs.cli.waiting import subject_of, why
+
+    if subject_of(command) is not None:
+        given = {"--cluster": cluster, "--namespace": namespace, "-o": None if output == "table" else output}
+        before = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+        return int(why.main([*before, *command], prog_name="dibs explain", standalone_mode=False) or 0)
+    if cluster is not None or namespace is not None:
+        raise click.UsageError("--cluster and --namespace go with pod/NAME or claim/NAME")
     from dibs.remote.choose import open_service
 
     spec = read_spec(values, command)

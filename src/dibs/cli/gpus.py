@@ -40,9 +40,16 @@ _COLOURS = {
     help="How to print the answer; slices: as Kubernetes' ResourceSlices.",
 )
 @click.option("--where", metavar="CEL", help="Only devices that match, as in a claim's selector.")
+@click.option(
+    "--cluster",
+    is_flag=False,
+    flag_value="",
+    metavar="[CONTEXT]",
+    help="Those of a Kubernetes cluster, by its context; alone: the current one.",
+)
 @click.option("--watch", is_flag=True, help="Draw it anew every second, until Ctrl-C.")
 @click.pass_context
-def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int | None:
+def gpus(ctx: click.Context, output: str, where: str | None, cluster: str | None, watch: bool) -> int | None:
     """The GPUs of this host: model, memory, health, who holds each and since when.
 
     \b
@@ -52,12 +59,19 @@ def gpus(ctx: click.Context, output: str, where: str | None, watch: bool) -> int
       dibs gpus --where 'device.driver == "gpu.nvidia.com"'
       dibs gpus -o slices
       dibs gpus --watch
+      dibs gpus --cluster
       dibs gpus simulate 8 --model H100
     """
     if ctx.invoked_subcommand is not None:
         if where is not None:
             raise click.UsageError(f"--where does not go together with {ctx.invoked_subcommand}", ctx)
         return None
+    if cluster is not None:
+        if where is not None or watch:
+            raise click.UsageError("--cluster does not go together with --where or --watch", ctx)
+        from dibs.cli.clusters import show_cluster
+
+        return show_cluster(cluster or None, output)
     from dibs.remote.choose import open_service
 
     wanted = None

@@ -29,7 +29,6 @@ from dibs.workloads.service import Workloads
 CARDS = 4
 _MOMENT = 5  # seconds between a plan and the start of what was planned, on a busy machine
 HOME_SIZE = "48m"  # of the file system that holds the home, so that it can be filled
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 # Every card it finds, locked on a descriptor that all later processes of the sandbox inherit.
@@ -44,9 +43,18 @@ for node in /dev/simgpu*; do
     exit 99
   }}
   n=$((n+1))
+  names="$names $name"
 done
-echo "$DIBS_SANDBOX" >>/locks/served
+echo "$DIBS_SANDBOX$names" >>/locks/served
 exec sleep {seconds}
+"""
+
+# `dibs` on a machine whose clock is set while it works: nothing else changes, since nobody sets the others.
+JUMP = """
+import runpy, sys, time
+real, jump, looks = time.time, float(sys.argv.pop(1)), iter(range(1 << 60))
+time.time = lambda: real() + (jump if next(looks) > 2 else 0.0)
+runpy.run_module("dibs", run_name="__main__", alter_sys=True)
 """
 
 
@@ -85,8 +93,8 @@ class Storm:
         self.ends: Counter[int] = Counter()
         self.words: Counter[str] = Counter()
         self.did: Counter[str] = Counter()
-        self.by_hand: set[str] = set()  # sandboxes whose container was started behind dibs' back
-        self.begun_by_hand: list[int] = []  # when
+        self.by_hand: dict[str, str] = {}  # sandboxes whose container was started behind dibs' back → the container
+        self.begun_by_hand: list[tuple[int, str]] = []  # when, and which card it has
         self.broken: list[str] = []
         self.began = time.monotonic()
         self.journal: list[str] = []
@@ -107,7 +115,7 @@ class Storm:
     def words_of(self, *, detach: bool, seconds: float) -> list[str]:
         backend = self.dice.choice(["local", self.engine.kind])
         count = self.dice.choice(["1", "1", "1", "2"])
-        words = [sys.executable, "-m", "dibs", "run", "-q", "--no-tty", "--gpu", count, "--wait", "90s"]
+        words = ["run", "-q", "--no-tty", "--gpu", count, "--wait", "90s"]
         words += ["--grace", "0s", "--backend", backend, "--mount", f"{self.locks}:/locks:rw"]
         words += ["--mount", f"{self.tools}:/tools"]
         if backend != "local":
@@ -116,12 +124,13 @@ class Storm:
             words += ["--detach", "--ttl", f"{self.dice.randint(2, 25)}s"]
         return [*words, "--", "sh", "-c", ORACLE.format(seconds=f"{seconds:.2f}")]
 
-    def start(self, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, prefix: tuple[str, ...] = (), how: tuple[str, ...] = ("-m", "dibs")) -> subprocess.Popen[bytes]:
         detach = self.dice.random() < 0.3
         seconds = self.dice.choice([0.0, 0.1, 0.5, 3.0, 600.0]) if detach else self.dice.uniform(0, 1.0)
         client = subprocess.Popen(
-            [*prefix, *self.words_of(detach=detach, seconds=seconds)], env=env or self.environment(), cwd=self.work,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            [*prefix, sys.executable, *how, *self.words_of(detach=detach, seconds=seconds)], env=self.environment(),
+            cwd=self.work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True,
         )  # fmt: skip
         self.clients.append(client)
         return client
@@ -160,15 +169,44 @@ class Storm:
             return []
         return [line for line in lines if not self._caused_by_hand(*line.split(" "))]
 
-    def _caused_by_hand(self, sandbox: str, _card: str, at: str) -> bool:
-        """A container that is started by hand takes its card at that moment, whoever is being given it then."""
-        return sandbox in self.by_hand or any(0 <= int(at) - begun <= _MOMENT for begun in self.begun_by_hand)
+    def _caused_by_hand(self, sandbox: str, card: str, at: str) -> bool:
+        """A container that is started by hand takes its card at that moment, whoever is being given that card then."""
+        if sandbox in self.by_hand:
+            return True  # it is the one that was started on a card that is another's by now
+        return any(card == taken and 0 <= int(at) - begun <= _MOMENT for begun, taken in self.begun_by_hand)
+
+    def excused(self) -> list[str]:
+        """Collisions with a container that was started by hand, on its own card and at that moment."""
+        try:
+            lines = (self.locks / "violations").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if self._caused_by_hand(*line.split(" "))]
+
+    def _served(self) -> list[list[str]]:
+        try:
+            return [line.split() for line in (self.locks / "served").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
 
     def served(self) -> int:
+        return len(self._served())
+
+    def given_away(self) -> list[str]:
+        """Cards that `dibs gpus` calls free though a process holds their lock, whoever started it."""
+        before = {pid: self._cards(pid) for pid in self.holders()}
+        with Workloads(self.home) as service:
+            free = {
+                state.device.name.replace("gpu-", "simgpu") for state in service.devices()[1] if state.state == "free"
+            }
+        return [f"{pid} holds {card}" for pid, cards in before.items() for card in cards & free & self._cards(pid)]
+
+    def _cards(self, pid: int) -> set[str]:
         try:
-            return (self.locks / "served").read_text().count("\n")
-        except FileNotFoundError:
-            return 0
+            files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            return set()
+        return {file.rpartition("/")[2].removesuffix(".lock") for file in files if file.endswith(".lock")}
 
     def holders(self) -> dict[int, str]:
         """Processes that hold a lock of the oracle now."""
@@ -251,10 +289,8 @@ class Storm:
         return _signal(child.pid, signal.SIGKILL)
 
     def jump_the_clock(self) -> bool:
-        if FAKETIME is None:
-            return False
-        jump = self.dice.choice(["+3d", "-3d", "+90s", "-90s"])
-        self.start(env={**self.environment(), "LD_PRELOAD": str(FAKETIME), "FAKETIME": jump})
+        jump = self.dice.choice([3 * 86400, -3 * 86400, 90, -90])
+        self.start(how=("-c", JUMP, str(jump)))
         return True
 
     # --- the ledger and the disk
@@ -367,8 +403,12 @@ class Storm:
             return False
         labels = one.get("Labels") or {}
         assert isinstance(labels, dict)
-        self.by_hand |= {str(value) for value in labels.values()}
-        self.begun_by_hand.append(int(time.time()))
+        sandbox = str(labels.get("dibs.sandbox", ""))
+        self.by_hand[sandbox] = str(one["Id"])
+        cards = {card for line in self._served() if line[0] == sandbox for card in line[1:]}
+        # Of what ended before it had told which cards it has, any may be its own.
+        now = int(time.time())
+        self.begun_by_hand += [(now, card) for card in cards or {f"simgpu{number}" for number in range(CARDS)}]
         status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{one['Id']}/start")
         return status in (204, 304)
 
@@ -410,9 +450,11 @@ class Storm:
             _signal(pid, signal.SIGCONT)
         if not self.engine.answers():
             self.engine.start()
+        self.broken += self.given_away()
         for one in self.engine.containers():
             if str(one["Names"][0]).lstrip("/").startswith("forged-") or self._by_hand(one):  # type: ignore[index]
                 self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
+        self._end_by_hand()
         for sandbox in self._live():
             done = self.dibs("sandbox", "rm", sandbox)
             if done.returncode:
@@ -437,6 +479,13 @@ class Storm:
             if one["State"] == "running" and name in told:
                 self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
 
+    def _end_by_hand(self) -> None:
+        """What was started by hand, and forgotten by its engine since, is ended by hand as well."""
+        for pid in self.holders():
+            if any(container in _groups(pid) for container in self.by_hand.values()):
+                self.journal.append(f"        ended by hand: {pid}, in {_groups(pid).split()[-1]}")
+                _signal(pid, signal.SIGKILL)
+
     def _by_hand(self, one: dict[str, object]) -> bool:
         labels = one.get("Labels") or {}
         assert isinstance(labels, dict)
@@ -451,7 +500,7 @@ class Storm:
             left = [f"lease {lease.id}" for lease in service.leases()]
             left += [f"sandbox {row.id} {row.state}" for row in service.sandboxes()]
             left += [f"ticket {ticket.id}" for ticket in service.queue()]
-        left += [f"holder {pid}: {line}" for pid, line in self.holders().items()]
+        left += [f"holder {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in self.holders().items()]
         left += [f"process {pid}: {line}" for pid, line in self.processes().items()]
         left += [
             f"container {one['Names']} {one['State']}"
@@ -463,6 +512,13 @@ class Storm:
 
 def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+
+
+def _groups(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
 
 
 def _line(pid: int) -> str:

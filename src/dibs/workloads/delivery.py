@@ -3,7 +3,8 @@
 `service` calls it for a `dibs` process of its own, `dispatcher` for a gateway. `booking` comes before it.
 
     create    everything is made ready; where the backend can hold the command back, it does not run yet
-    prove     a look from outside, and the receipt; a difference ends it with DELIVERY_MISMATCH
+    prove     a look from outside, and the receipt; a difference ends it with DELIVERY_MISMATCH. A device that a
+              container started by hand has taken since the plan ends it with DEVICES_BUSY
     start     only now the command runs. Where it cannot be held back (an engine), the handle is written before the
               start, and the look comes right after it.
 
@@ -19,13 +20,15 @@ from contextlib import suppress
 import msgspec
 
 from dibs.backends.port import Backend, Exit, Expectation, Handle, Observation, Phase, Session
-from dibs.errors import BackendUnavailable, Conflict, DeliveryMismatch, DibsError
+from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, DibsError
 from dibs.home import Home
 from dibs.ledger.rows import SandboxId, encode
 from dibs.ledger.store import Ledger
 from dibs.workloads.booking import Order
 from dibs.workloads.receipt import differences, not_started, write_receipt
+from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
+from dibs.workloads.world import taken_meanwhile
 
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 1.0  # seconds in which a process that is ending has ended
@@ -34,9 +37,11 @@ _ENDING = 1.0  # seconds in which a process that is ending has ended
 class Delivery:
     """The steps, on one open ledger."""
 
-    def __init__(self, home: Home, ledger: Ledger) -> None:
+    def __init__(self, home: Home, ledger: Ledger, registry: Registry | None = None) -> None:
+        """`registry`: with the engines whose containers may take a device between the plan and the start."""
         self._home = home
         self._ledger = ledger
+        self._registry = registry
 
     def deliver(
         self, order: Order, prepared: Prepared, attach: Callable[[Handle], Session] | None = None
@@ -63,6 +68,7 @@ class Delivery:
                         session = backend.attach(handle) if workload.foreground else None
                         backend.start(handle)
                     receipt = self._prove(order, prepared, _look(backend, handle, final.expectation))
+                    self._check_not_taken(order, prepared)
                     break
                 except (BackendUnavailable, DeliveryMismatch):
                     # The host may have changed under it, say by a mount: then it is made anew, while it is held back.
@@ -94,6 +100,17 @@ class Delivery:
             with suppress(BackendUnavailable), self._ledger.writing():
                 self._ledger.forget_pending(sandbox_id)
         return session
+
+    def _check_not_taken(self, order: Order, prepared: Prepared) -> None:
+        """Raises Busy if a container that dibs did not start has taken a device since it was planned. Where the command
+        is held back it has not run; what an engine has started is ended."""
+        if self._registry is None or not prepared.devices:
+            return
+        problems = taken_meanwhile(
+            self._registry, self._ledger, prepared.devices, order.who, simulated=prepared.simulated
+        )
+        if problems:
+            raise Busy(problems)
 
     def _start(self, order: Order, handle: Handle, receipt: bytes) -> None:
         """Let the command run. If that fails, its receipt says so."""

@@ -141,7 +141,7 @@ class Dispatcher:
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> bool:
         """Whether it runs now. Never raises: this thread goes on with the next one."""
         try:
-            delivery = Delivery(workloads.home, workloads.ledger)
+            delivery = Delivery(workloads.home, workloads.ledger, workloads.registry)
             row = workloads.ledger.sandbox(order.sandbox_id)
             if row.state == "stopping" and row.handle is None:
                 self._let_go(workloads, order)

@@ -275,7 +275,7 @@ class Workloads:
         [booked] = self.reserve([order], client.waiting(self, order))
         for note in booked.prepared.notes:
             client.note(note)
-        session = Delivery(self.home, self.ledger).deliver(order, booked.prepared, client.attach(order))
+        session = Delivery(self.home, self.ledger, self.registry).deliver(order, booked.prepared, client.attach(order))
         return order.sandbox_id, session
 
     def reserve(self, orders: Sequence[Order], waiter: Waiting) -> tuple[Booked, ...]:

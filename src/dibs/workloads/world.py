@@ -139,6 +139,25 @@ def _with_containers(
     return msgspec.structs.replace(inventory, devices=devices, errors=errors)
 
 
+def taken_meanwhile(
+    registry: Registry, ledger: Ledger, devices: Sequence[Device], who: Identity, *, simulated: bool
+) -> list[Problem]:
+    """Devices that a container has taken since they were planned: a person may start one at any time.
+
+    `delivery` asks at the last moment. What was known to be used when it was planned was asked for all the same.
+    """
+    planned = tuple(device for device in devices if not device.used_by)
+    if not planned:
+        return []
+    now = _with_containers(Inventory(planned, simulated=simulated), registry, ledger, started_by_dibs(ledger))
+    found = []
+    for device in veiled_inventory(now, who).devices:
+        if device.used_by:
+            reason = f"{', '.join(map(str, device.used_by))} has taken it since it was booked"
+            found.append(Problem("DEVICES_BUSY", "device", device.id, reason, "try again, or stop what uses it"))
+    return found
+
+
 def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
     broken: dict[str, str] = {device.id: device.health.reason for device in inventory.devices if not device.health.ok}
     if not broken:

@@ -233,3 +233,31 @@ def test_simulated_cards_of_two_homes_do_not_meet(house: House, tmp_path: Path) 
         house.again()
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("backend", ["engine", "local"])
+def test_a_container_that_takes_a_card_between_the_plan_and_the_start_is_told(
+    house: House, backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A person starts it by hand, when the card is booked and before the command runs."""
+    from dibs.workloads.delivery import Delivery
+
+    real = Delivery.deliver
+
+    def deliver(self: Delivery, *words: Any) -> Any:
+        house.foreign("by-hand", **card(house, 0))
+        return real(self, *words)
+
+    monkeypatch.setattr(Delivery, "deliver", deliver)
+    said = tmp_path / "ran"
+    more: dict[str, Any] = {"backend": "local"} if backend == "local" else {}
+    if backend == "local":
+        more |= {"image": "", "mounts": [f"{tmp_path}:{tmp_path}:rw"]}
+    with pytest.raises(Busy, match="has taken it since") as caught:
+        house.create(device="gpu-0", command=["sh", "-c", f"echo ran >{said}; sleep 1000"], **more)
+    assert caught.value.code == "DEVICES_BUSY"
+    assert "by-hand" in str(caught.value)
+    assert house.again().leases() == []
+    assert house.states()["gpu-0"][0] == "external"
+    if backend == "local":
+        assert not said.exists(), "the command was held back"

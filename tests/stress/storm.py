@@ -35,12 +35,12 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 ORACLE = """
 n=3
 for node in /dev/simgpu*; do
-  [ -e "$node" ] || {{ echo "$DIBS_SANDBOX no-card $(date +%s)" >>/locks/violations; exit 98; }}
+  [ -e "$node" ] || {{ echo "$DIBS_SANDBOX no-card $(date +%s)" >>/locks/violations; exit 78; }}
   name=${{node##*/}}
   eval "exec $n>>/locks/$name.lock"
   /tools/ld.so --library-path /tools /tools/flock -n $n || {{
     echo "$DIBS_SANDBOX $name $(date +%s)" >>/locks/violations
-    exit 99
+    exit 77
   }}
   n=$((n+1))
   names="$names $name"
@@ -94,6 +94,7 @@ class Storm:
         self.words: Counter[str] = Counter()
         self.did: Counter[str] = Counter()
         self.by_hand: dict[str, str] = {}  # sandboxes whose container was started behind dibs' back → the container
+        self.forged: set[str] = set()  # containers of a stranger, under whatever name by now
         self.begun_by_hand: list[tuple[int, str]] = []  # when, and which card it has
         self.broken: list[str] = []
         self.began = time.monotonic()
@@ -430,6 +431,7 @@ class Storm:
         if status != 201:
             return False
         assert isinstance(made, dict)
+        self.forged.add(str(made["Id"]))
         self.engine.api("POST", f"{self.engine.prefix}/containers/{made['Id']}/start")
         return True
 
@@ -452,7 +454,7 @@ class Storm:
             self.engine.start()
         self.broken += self.given_away()
         for one in self.engine.containers():
-            if str(one["Names"][0]).lstrip("/").startswith("forged-") or self._by_hand(one):  # type: ignore[index]
+            if one["Id"] in self.forged or self._by_hand(one):
                 self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
         self._end_by_hand()
         for sandbox in self._live():

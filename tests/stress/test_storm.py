@@ -64,6 +64,7 @@ def test_a_storm_gives_no_card_twice_and_leaves_nothing_behind(kind: str) -> Non
             print(f"  {number} × {line}")
         assert storm.violations() == []
         assert storm.broken == []
+        assert storm.ends[99] == 0, "an error without a code of its own"
         assert left == []
         assert storm.served(), "some must have been served"
     finally:

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ _LIMIT_OPTION = re.compile(r"\bdibs (?:run|sandbox create|explain)\b.*--(?:cpu|m
 _LIMIT_WORD = re.compile(r"\b(?:cpu|memory|pids)\s*[:=]")
 _LOOKING = re.compile(r"dibs (?:gpus|leases|sandbox (?:ls|logs|show))\b(?! simulate)")
 _LOOKS = 10
+# Printed by `run` over a gateway where no private network can be had. The pages are of a machine where it can.
+_NO_NETWORK = "dibs: it has no network: a private one cannot be had here"
+_LISTENED = re.compile(r"(?<=--listen 127\.0\.0\.1:)\d+")
 _SAME = (
     (re.compile(r"\b(sb|ls|tk)-[0-9a-f]{12}\b"), r"\1-ID"),
     (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), r"\1-UUID"),
@@ -158,6 +162,7 @@ class Runner:
         self.limits = limits
         self.skipped: list[str] = []
         self._limiting: list[str] = []
+        self._ports: dict[str, str] = {}  # of the pages, and those of this run: other tests run beside it
         self._work = folder / "work"
         self._state = folder / "state"
         home = folder / "home"
@@ -181,7 +186,16 @@ class Runner:
         self.shell("dibs gpus simulate 8 --model H100")
 
     def shell(self, command: str) -> Outcome:
-        return self._run(["sh", "-c", command])
+        for port in _LISTENED.findall(command):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self._ports.setdefault(port, str(free.getsockname()[1]))
+        return self._run(["sh", "-c", self._moved(command)])
+
+    def _moved(self, text: str) -> str:
+        """With the ports of this run for those of the page."""
+        for shown, port in self._ports.items():
+            text = re.sub(rf"(?<=127\.0\.0\.1:){shown}\b", port, text)
+        return text
 
     def _run(self, words: list[str]) -> Outcome:
         done = subprocess.run(
@@ -195,7 +209,8 @@ class Runner:
             check=False,
             timeout=120,
         )
-        return Outcome(done.returncode, tuple(self._shown(line) for line in done.stdout.rstrip().splitlines()))
+        lines = [line for line in done.stdout.rstrip().splitlines() if not line.startswith(_NO_NETWORK)]
+        return Outcome(done.returncode, tuple(map(self._shown, lines)))
 
     def _shown(self, line: str) -> str:
         """Names and places of this machine as the pages write them."""
@@ -206,6 +221,8 @@ class Runner:
             # In a table the next column stays where it was.
             gap = " " * (len(place) - len(name))
             line = re.sub(rf"{re.escape(place)}(\S*)(  )?", lambda m, n=name, g=gap: _renamed(m, n, g), line)  # type: ignore[misc]
+        for shown, port in self._ports.items():
+            line = re.sub(rf"\b{port}\b", shown, line)
         line = line.replace(f".com/{pool_name()}/", f".com/{HOST}/")
         # The user stands in brackets, before an age, behind its own heading or a "by"; "root" is also a field's name.
         user = re.escape(username())
@@ -257,7 +274,7 @@ class Runner:
         if _LIMIT_WORD.search(block.text) and not self.limits:
             self.skipped.append(f"the Python of line {block.line} (limits cannot be enforced here)")
             return None
-        return self._run([sys.executable, "-W", "error", "-c", block.text])
+        return self._run([sys.executable, "-W", "error", "-c", self._moved(block.text)])
 
     def save(self, block: Block) -> None:
         """A YAML block that names a file."""

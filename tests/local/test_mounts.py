@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.local.bench import PATIENCE, Bench
 
+from dibs.backends import mounts
 from dibs.backends.port import Handle, Mount
 from dibs.errors import InvalidRequest
 from dibs.workloads.receipt import differences
@@ -116,3 +117,27 @@ def test_a_folder_that_the_host_has_read_only_cannot_be_mounted_writable(bench: 
         pytest.skip("nothing is mounted read-only here")
     with pytest.raises(InvalidRequest, match="mounted read-only on this host"):
         bench.create("true", mounts=(Mount(point, "/srv/data", writable=True),))
+
+
+def test_a_mount_in_a_folder_that_is_closed_to_this_user_is_told_as_one(make_folder: MakeFolder) -> None:
+    """Not as a look that failed: such a mount was not asked for, and the receipt must say so."""
+    closed = make_folder()
+    (closed / "inner").mkdir()
+    table = mounts.Table.of(mounts.read())
+    entry = mounts.Entry("1", "0", next(iter(table.devices)), "/", f"{closed}/inner", "rw", "ext4", "rw")
+    reader, writer = os.pipe()
+    assert "inode" in mounts.source_of(os.getpid(), entry, table)
+    closed.chmod(0)
+    child = os.fork()
+    if not child:  # root can look everywhere
+        try:
+            if not os.getuid():
+                os.setuid(65534)
+            os.write(writer, mounts.source_of(os.getpid(), entry, table).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as said:
+        assert said.read() == f"ext4 on {entry.device}, in a folder that is closed to this user"
+    os.waitpid(child, 0)
+    closed.chmod(0o700)

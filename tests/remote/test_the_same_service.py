@@ -172,7 +172,7 @@ def test_rows_read_the_same_from_both_sides(remote: RemoteWorkloads, box: Sandbo
             event for event in remote.events() if event.sandbox_id == box.id
         ]
         assert local.receipt("box") == remote.receipt("box")
-        spec = parse_spec({"gpu": "H100:9"})
+        spec = parse_spec({"gpu": "H100:9", "network": "none"})
         assert local.explain(spec) == remote.explain(spec)
         assert [one.state for one in local.devices()[1]] == [one.state for one in remote.devices()[1]]
         for ours, theirs in zip(local.devices()[0].devices, remote.devices()[0].devices, strict=True):

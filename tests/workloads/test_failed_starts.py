@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.request.spec import parse_spec
@@ -40,6 +41,7 @@ def test_a_working_directory_that_the_user_may_not_enter_fails_the_delivery(serv
 
 
 def test_a_limit_of_processes_without_room_for_the_command_is_refused(service: Workloads) -> None:
+    needs.limits()
     error = _fails(service, InvalidRequest, "true", pids=2)
     assert [problem.field for problem in error.problems] == ["pids"]
     assert not service.leases()

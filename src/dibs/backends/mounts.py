@@ -138,7 +138,12 @@ def source_of(pid: int, entry: Entry, host: Table) -> str:
     if entry.kind.startswith("fuse"):
         return f"{entry.kind} on {entry.device}"
     if entry.device in host.devices:
-        info = os.lstat(f"/proc/{pid}/root{entry.point}")
+        try:
+            info = os.lstat(f"/proc/{pid}/root{entry.point}")
+        except PermissionError:
+            # In a folder of the host that is closed to this user: nothing that was rendered lies there, so whatever it
+            # is, it is one mount too many. That must be told as such, not as a look that failed.
+            return f"{entry.kind} on {entry.device}, in a folder that is closed to this user"
         if entry.point == "/dev/console" and stat.S_ISCHR(info.st_mode) and os.major(info.st_rdev) in _TERMINALS:
             return "terminal"
         return identity(info)

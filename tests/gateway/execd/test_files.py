@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_read_hides_nothing_else_and_is_named(pool: Pool
         inside = Inside(pool, this_process(), sandbox_id)
         await inside.run(
             "mkdir -p /tmp/s/open /tmp/s/closed /tmp/s/names; touch /tmp/s/a.txt /tmp/s/open/b.txt /tmp/s/closed/c.txt"
-            " /tmp/s/names/d.txt; chmod 755 /tmp/s /tmp/s/open; chmod 000 /tmp/s/closed; chmod 744 /tmp/s/names"
+            " /tmp/s/names/d.txt; chmod 755 /tmp/s /tmp/s/open; chmod 000 /tmp/s/closed; chmod 444 /tmp/s/names"
         )
         files = Files(inside.as_user("1000:1000") if os.getuid() == 0 else inside)
         found = await files.search("/tmp/s", "*.txt")

@@ -33,25 +33,29 @@ class Counter:
 
     def __init__(self, pool: Pool) -> None:
         self.submitted: list[str] = []
+        self.worded = 0
         self.threads: dict[str, list[int]] = {}
         self.first = threading.Event()
         self.go = threading.Event()
         self.desk = Desk(pool, lambda admitted: self.submitted.append(admitted.row.id))
 
-    async def ask(self, name: str, *, slow: bool = False, **words: object) -> str:
+    async def ask(self, name: str, *, slow: bool = False, mute: bool = False, key: str = "", **words: object) -> str:
         def read(workloads: Workloads) -> Asking:
             self.threads.setdefault(name, []).append(threading.get_ident())
             if slow:
                 self.first.set()
                 self.go.wait()
-            return Asking(workloads=workloads, spec=parse_spec({"name": name, **words}))
+            return Asking(workloads=workloads, spec=parse_spec({"name": name, **words}), idempotency_key=key)
 
         def show(asking: Asking, admitted: Admitted) -> str:
             assert asking.spec.name == admitted.row.name
+            if mute:
+                raise LookupError(name)
             return admitted.row.id
 
         def refuse(error: DibsError) -> DibsError:
             error.add_note("worded")
+            self.worded += 1
             return error
 
         return await self.desk.take(read, show, refuse)
@@ -86,6 +90,8 @@ def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> No
         assert isinstance(answers[1], InvalidRequest)
         assert getattr(answers[2], "code", "") == "BACKEND_UNKNOWN"
         assert counter.submitted == [answers[0], answers[3]]
+        assert counter.worded == 1  # what cannot be read is not a refusal
+        assert all(len(counter.threads[f"n{number}"]) == 1 for number in range(4))  # nobody is asked twice
 
     asyncio.run(main())
 
@@ -100,6 +106,16 @@ def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypat
         assert await waiting in counter.submitted
         assert len(counter.threads["engine"]) == 2  # heard in line, then read again where it is served
         assert len(counter.threads["here"]) == 1
+
+    asyncio.run(main())
+
+
+def test_who_would_get_a_container_because_nothing_else_will_do_is_served_beside_the_line(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        asked = [counter.ask("image", image="busybox:1"), counter.ask("plain"), counter.ask("local", backend="local")]
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert [len(counter.threads[name]) for name in ("image", "plain", "local")] == [2, 1, 1]
 
     asyncio.run(main())
 
@@ -126,5 +142,82 @@ def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
         pool.close()
         answers = await asyncio.gather(counter.ask("a"), counter.ask("b"), return_exceptions=True)
         assert [getattr(answer, "code", answer) for answer in answers] == ["STOPPING", "STOPPING"]
+
+    asyncio.run(main())
+
+
+def test_who_waits_is_counted_until_he_has_his_answer(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
+        await asyncio.to_thread(counter.first.wait)
+        wrong = asyncio.create_task(counter.ask("second", gpu="1.5"))
+        gone = asyncio.create_task(counter.ask("third", backend="local"))
+        await asyncio.sleep(0)
+        assert counter.desk.waiting == 3
+        gone.cancel()
+        counter.go.set()
+        await first
+        with pytest.raises(InvalidRequest):
+            await wrong
+        await asyncio.wait([gone])
+        assert counter.desk.waiting == 0
+
+    asyncio.run(main())
+
+
+def test_what_was_admitted_before_is_shown_again_and_not_submitted_again(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        ids = [await counter.ask("once", backend="local", key="k") for _ in range(2)]
+        assert ids[0] == ids[1]
+        assert counter.submitted == ids[:1]
+
+    asyncio.run(main())
+
+
+def test_two_who_ask_at_once_with_one_key_get_one_sandbox(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
+        await asyncio.to_thread(counter.first.wait)
+        both = [asyncio.create_task(counter.ask("once", backend="local", key="k")) for _ in range(2)]
+        await asyncio.sleep(0)
+        counter.go.set()
+        ids = await asyncio.gather(first, *both)
+        assert ids[1] == ids[2]
+        assert counter.submitted == ids[:2]
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_cannot_be_shown_is_an_error_for_its_sender_alone(pool: Pool) -> None:
+    async def main() -> None:
+        counter = Counter(pool)
+        asked = [counter.ask(name, backend="local", mute=name == "b") for name in ("a", "b", "c")]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(answers[1], LookupError)
+        assert [answers[0], answers[2]] == [counter.submitted[0], counter.submitted[2]]
+        assert len(counter.submitted) == 3  # it was admitted all the same
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_an_error_that_is_no_refusal_is_not_worded_as_one(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dibs.workloads.service.Workloads.inventory", broken)
+
+    async def main() -> None:
+        counter = Counter(pool)
+        asked = [counter.ask(f"n{number}", backend="local", gpu=1) for number in range(many)]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(answer, ZeroDivisionError)
+            assert not hasattr(answer, "__notes__")
+        assert counter.submitted == []
 
     asyncio.run(main())

@@ -24,8 +24,8 @@ from dibs.workloads.service import Workloads
 
 # What only a process on the gateway's own machine has a use for.
 ON_THE_MACHINE = {
-    "backend_of", "check_running", "connect", "expire", "home", "identity", "ledger", "page", "registry", "relabel",
-    "renew", "reserve", "seen_by", "snapshot", "started_by_dibs", "usage",
+    "backend_of", "check_running", "connect", "expire", "home", "identity", "ledger", "make", "page", "registry",
+    "relabel", "renew", "reserve", "seen_by", "snapshot", "started_by_dibs", "usage",
 }  # fmt: skip
 ONLY_REMOTE = {"asked", "broken", "claim", "claims", "forget_claim", "keep_claim", "open", "target"}
 

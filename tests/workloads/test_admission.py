@@ -18,7 +18,7 @@ from dibs.ledger.rows import Lease, LeasedDevice, SandboxId, SandboxRow
 from dibs.ledger.store import Ledger
 from dibs.process import name_of
 from dibs.request.spec import parse_spec
-from dibs.settings import Quota, Settings
+from dibs.settings import GatewaySettings, Quota, Settings
 from dibs.workloads.admission import Admitted, Asking, admit_all, waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.identity import Identity
@@ -95,6 +95,20 @@ def test_a_refusal_has_all_reasons_and_changes_nothing(service: Workloads) -> No
         admit(tenant(service, "acme"), parse_spec({"gpu": 8}))
         admit(tenant(service, "acme"), parse_spec({"gpu": 1}))
     assert len(service.sandboxes()) == 1
+
+
+@pytest.mark.parametrize(("ttl", "said"), [("2h", "2h00m"), (None, "")])
+def test_a_time_to_live_that_a_gateway_does_not_give_is_refused_with_the_longest_one(
+    eight_gpus: Home, ttl: str | None, said: str
+) -> None:
+    settings = Settings(gateway=GatewaySettings(max_sandbox_ttl=3600.0))
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        with pytest.raises(InvalidRequest) as caught:
+            admit(tenant(service, "acme"), parse_spec({"ttl": ttl} if ttl else {}))
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.field, problem.value) == ("TTL_TOO_LONG", "ttl", said)
+        assert "1h00m" in problem.remedy
+        admit(tenant(service, "acme"), parse_spec({"ttl": "1h"}))
 
 
 def test_a_link_in_a_shared_folder_leads_nowhere_else(

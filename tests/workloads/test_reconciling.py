@@ -11,10 +11,11 @@ import pytest
 
 from dibs.backends.fake import FakeBackend
 from dibs.backends.port import Handle, Status
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.process import ProcessName, absent, name_of
 from dibs.request import parse_spec
+from dibs.workloads import late
 from dibs.workloads.reconcile import handle_of, reconcile
 from dibs.workloads.service import Workloads
 
@@ -117,3 +118,84 @@ def test_an_engine_that_does_not_answer_frees_nothing_and_is_not_asked_again(
     counted.away = False
     assert sorted(reconcile(service.ledger, service.registry)) == sorted(row.id for row in rows)
     assert service.leases() == []
+
+
+def test_what_an_engine_may_still_make_is_looked_for_by_those_who_look_at_everything(
+    service: Workloads, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(counted, "discard", lambda handle: removed.append(handle.sandbox_id))
+    ledger = service.ledger  # opened, which looks at everything once
+    late.expect(service.home, "fake", "sb-late")
+    reconcile(ledger, service.registry, only=[])
+    assert removed == []
+    reconcile(ledger, service.registry)
+    assert removed == ["sb-late"]
+
+
+@pytest.mark.parametrize("only", [None, ()])
+def test_the_place_of_one_who_has_died_is_given_back(
+    service: Workloads, child: subprocess.Popen[bytes], only: tuple[str, ...] | None
+) -> None:
+    ledger, alive = service.ledger, name_of(child.pid)
+    assert alive is not None
+    request = encode(parse_spec({"gpu": 1}).resources).encode()
+    with ledger.writing():
+        places = [ledger.enqueue(owner, 0, "anna", request) for owner in (dead(), alive)]
+    reconcile(ledger, service.registry, only)
+    assert [ticket.id for ticket in ledger.tickets()] == places[1:]
+
+
+def closed(_: Handle) -> Status:
+    raise StateError("its folder is closed", code="STATE_FOLDER_CLOSED")
+
+
+def test_how_a_sandbox_ended_that_may_not_be_read_is_told_as_lost_once_its_processes_are_gone(
+    service: Workloads, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = service.create(parse_spec({"backend": "fake", "gpu": 1, "command": ["sleep", "1000"]}))
+    record(service, row, keeper=dead(), init=None)
+    monkeypatch.setattr(counted, "status", closed)
+    assert reconcile(service.ledger, service.registry) == [row.id]
+    assert service.leases() == []
+    found = service.sandbox(row.id)
+    assert found.state == "failed"
+    assert found.exit is not None
+    ended = msgspec.json.decode(found.exit)
+    assert (ended["code"], ended["reason"]) == (1, "lost")
+    assert "STATE_FOLDER_CLOSED" in ended["detail"]
+
+
+def test_a_sandbox_that_may_not_be_read_and_has_no_keeper_stays_booked(
+    service: Workloads, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create(parse_spec({"backend": "fake", "gpu": 1, "command": ["sleep", "1000"]}))
+    with monkeypatch.context() as patched:
+        patched.setattr(counted, "survey", lambda _: {})
+        patched.setattr(counted, "status", closed)
+        with pytest.raises(StateError):
+            reconcile(service.ledger, service.registry)
+    assert len(service.leases()) == 1
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_old_sandboxes_are_forgotten_with_all_that_is_left_of_them(
+    service: Workloads, counted: Counted, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    monkeypatch.setattr("dibs.workloads.reconcile.KEEP_ENDED", 1)
+    removed: list[str] = []
+
+    def delete(handle: Handle) -> None:
+        removed.append(handle.sandbox_id)
+        if stuck:
+            raise OSError("it is in use")
+
+    monkeypatch.setattr(counted, "delete", delete)
+    rows = [service.create(parse_spec({"backend": "fake", "command": ["sleep", "1000"]})) for _ in range(3)]
+    for row in rows:
+        counted.stop(handle_of(row), 0)
+        assert reconcile(service.ledger, service.registry) == [row.id]
+    assert [row.id for row in service.ledger.sandboxes()] == [rows[2].id]
+    assert removed == [rows[0].id, rows[1].id]
+    left = [event.sandbox_id for event in service.ledger.events() if event.kind == "sandbox.leftover"]
+    assert left == (removed if stuck else [])

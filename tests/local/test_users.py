@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,73 @@ def test_nobody_inside_has_powers_or_can_get_them(open_bench: Bench) -> None:
                 values = dict(line.split() for line in text.splitlines() if ":" in line and "=" not in line)
                 assert values.pop("NoNewPrivs:") == "1"
                 assert set(values.values()) == {"0" * 16}
+
+
+CHANGES = (
+    "cd /tmp && echo mine >f && chmod 600 f && chown 4567:7654 f && stat -c %u:%g f && cat f && echo more >>f && "
+    "chmod 4711 f && mkdir d && chown 4567 d && chmod 700 d && touch d/g && rm -r d && echo changed"
+)
+BEYOND = (
+    "mknod /tmp/n c 1 5", "mount -t tmpfs x /mnt", "unshare -U true", "chroot / true", "hostname other",
+    "su daemon -c id", "echo 1 >/proc/sys/user/max_user_namespaces", "echo h >/proc/sysrq-trigger", "cat /proc/kcore",
+)  # fmt: skip
+
+
+def own_root(folder: Path) -> str:
+    if not os.access("/bin/busybox", os.X_OK):
+        pytest.skip("needs a busybox (busybox-static)")
+    root = folder / "root"
+    for name in ("bin", "tmp", "etc", "mnt"):
+        (root / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin")
+    for name in ("sh", "cat", "chown", "chmod", "stat", "mkdir", "touch", "rm", "grep", "sleep", "mknod", "mount",
+                 "unshare", "chroot", "hostname", "su", "echo"):  # fmt: skip
+        (root / "bin" / name).symlink_to("busybox")
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\ndaemon:x:1:1::/:/bin/sh\n")
+    secret = root / "etc/secret"
+    secret.write_text("of another user\n")
+    secret.chmod(0o600)
+    os.chown(secret, 4567, 4567)
+    return str(root)
+
+
+@pytest.mark.root
+def test_root_in_a_root_of_its_own_owns_the_files_and_nothing_else(
+    bench: Bench, make_folder: Callable[[], Path]
+) -> None:
+    root = own_root(make_folder())
+    script = f"{CHANGES}; cat /etc/secret; chown 0 /etc/secret; " + "".join(
+        f"({words}) 2>/dev/null && echo DONE; " for words in BEYOND
+    )
+    fields = {"root": root, "workdir": "/", "env": {"PATH": "/bin"}}
+    handle = bench.start("sh", "-c", script + "echo over; exec sleep 1000", **fields)
+    bench.ready(handle, "over")
+    texts = [bench.said(handle), to_the_end(bench.exec(handle, "sh", "-c", f"rm -f /tmp/f; {script}"))[0]]
+    for text in texts:
+        assert "4567:7654\nmine\nchanged\nof another user\n" in text
+        assert "DONE" not in text
+    assert (Path(root) / "etc/secret").stat().st_uid == 4567  # it was changed in the private layer
+    # Another user inside has no power, also one that comes later; and root that comes to another user's has.
+    for user, may in ((STRANGER, False), ("4567", False), ("0", True)):
+        out = to_the_end(bench.exec(handle, "sh", "-c", "chown 1 /tmp && echo given", user=user))[0]
+        assert ("given" in out) is may
+    other = bench.start("sh", "-c", "cat /etc/passwd >/dev/null; echo ready; exec sleep 1000", user=STRANGER, **fields)
+    bench.ready(other)
+    status = to_the_end(bench.exec(other, "grep", "Cap", "/proc/self/status"))[0]
+    assert {line.split()[1] for line in status.splitlines()} == {"0" * 16}
+    assert "given" in to_the_end(bench.exec(other, "sh", "-c", "chown 1 /tmp && echo given", user="0"))[0]
+
+
+@pytest.mark.root
+def test_root_in_the_hosts_root_has_no_power_over_files_of_others(open_bench: Bench) -> None:
+    secret = open_bench.work / "secret"
+    secret.write_text("of another user")
+    secret.chmod(0o600)
+    os.chown(secret, 4567, 4567)
+    handle = open_bench.start("sleep", "1000")
+    for words in (["cat", str(secret)], ["chown", "0", str(secret)], ["chown", "4567", "/tmp"]):
+        assert to_the_end(open_bench.exec(handle, *words))[2].code != 0
+    assert secret.stat().st_uid == 4567
 
 
 @pytest.mark.root

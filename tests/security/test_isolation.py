@@ -26,6 +26,8 @@ from tests.security.elf import program
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 NOBODY = 65534
 WAYS = ("command", "exec")
+# Root has power over files there (`userns.FILE_POWERS`), and must get no further for it than in the host's root.
+OWN_ROOT = "local, root, in a root of its own"
 ADD_KEY, SESSION_KEYRING = 248, -3
 _END = "@@"
 
@@ -81,6 +83,8 @@ class Target:
                 os.chown(folder, self.user, self.user)
         self.listener: subprocess.Popen[bytes] | None = None
         self.options = ["--backend", backend.partition(",")[0]]
+        if backend == OWN_ROOT:
+            self.options += ["--root", str(_busybox(self.work / "root")), "-e", "PATH=/bin", "-w", "/"]
         if backend in ("docker", "podman"):
             engine = shared.engine(backend)
             assert not isinstance(engine, str)
@@ -143,12 +147,23 @@ class Target:
     def alone(self, attack: Attack) -> bool:
         text = _shell(attack, self.host)
         options = attack.alone if "--network" in attack.alone else (*attack.alone, "--network", "none")
-        if attack.as_user and self.backend == "local, root":
+        if attack.as_user and self.backend.startswith("local, root"):
             options += ("--user", f"{NOBODY}:{NOBODY}")
         said = self.dibs("run", "-q", "--no-tty", *self.options, *options, "--", "sh", "-c", text)
         refused = "LIMIT_NOT_ENFORCEABLE" in said or "OUT_OF_MEMORY" in said or "\n137\n" in said
         assert refused or _END in said, said
         return _worked(attack, said, self.host)
+
+
+def _busybox(root: Path) -> Path:
+    (root / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin")
+    subprocess.run(["/bin/busybox", "--install", "-s", str(root / "bin")], check=True)
+    for link in (root / "bin").iterdir():
+        if link.is_symlink():
+            link.unlink()
+            link.symlink_to("busybox")
+    return root
 
 
 def _shell(attack: Attack, host: Host) -> str:
@@ -166,14 +181,16 @@ def _worked(attack: Attack, said: str, host: Host) -> bool:
 _targets: dict[str, Target] = {}
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*BACKENDS, OWN_ROOT])
 def target(request: pytest.FixtureRequest, host: Host) -> Target:
     backend = request.param
     if backend in ("docker", "podman"):
         if isinstance(missing := shared.engine(backend), str):
             pytest.skip(f"{backend} is not here: {missing}")
-    elif backend == "local, root" and os.getuid():
+    elif backend.startswith("local, root") and os.getuid():
         pytest.skip("needs root")
+    elif backend == OWN_ROOT and not os.access("/bin/busybox", os.X_OK):
+        pytest.skip("needs a busybox (busybox-static)")
     elif backend == "local, user" and os.getuid() == 0 and (reason := private()):
         pytest.skip(reason)
     if backend not in _targets:
@@ -188,9 +205,18 @@ def test_an_attack_ends_as_the_page_says(target: Target, attack: Attack, way: st
     assert target.together(way)[attack.title] is (target.backend in attack.works)
 
 
+def test_root_in_a_root_of_its_own_has_the_power_that_the_attacks_go_with(host: Host) -> None:
+    if os.getuid() or not os.access("/bin/busybox", os.X_OK):
+        pytest.skip("needs root, and a busybox (busybox-static)")
+    target = _targets.setdefault(OWN_ROOT, Target(OWN_ROOT, host)) if OWN_ROOT not in _targets else _targets[OWN_ROOT]
+    words = ("run", "-q", "--no-tty", *target.options, "--network", "none", "--", "sh", "-c")
+    assert "given" in target.dibs(*words, "chown 5 /bin && chmod 0 /bin && ls /bin >/dev/null && echo given")
+
+
 @pytest.mark.parametrize("attack", [a for a in ATTACKS if a.alone], ids=lambda attack: attack.title)
 def test_an_attack_on_its_own_ends_as_the_page_says(target: Target, attack: Attack) -> None:
-    assert target.alone(attack) is (target.backend in attack.works)
+    page = "local, root" if target.backend == OWN_ROOT and "--network" in attack.alone else target.backend
+    assert target.alone(attack) is (page in attack.works)
 
 
 def test_the_attacks_work_where_nothing_keeps_them_from_it(host: Host) -> None:

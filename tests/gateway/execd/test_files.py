@@ -229,6 +229,24 @@ def test_replacing_keeps_the_file_and_counts(inside: Inside) -> None:
     asyncio.run(main())
 
 
+def test_a_file_is_given_to_its_owner_where_the_root_is_the_sandboxs_own(inside: Inside, root: str) -> None:
+    async def main() -> None:
+        work = put(inside, "/tmp/file", b"data", Permission(mode=640, owner="1000", group="1000"))
+        if root == "host" or os.getuid():
+            # There root inside has no power over files: it would read what the host's other users keep to themselves.
+            with pytest.raises(DibsError) as caught:
+                await work
+            assert "not permitted" in str(caught.value)
+            return
+        await work
+        (found,) = (await Files(inside).info(["/tmp/file"])).values()
+        assert (found.owner, found.group, found.mode) == ("guest", "guest", 640)
+        await Files(inside).set_permissions({"/tmp/file": Permission(mode=600, owner="root", group="guest")})
+        assert (await get(inside, "/tmp/file"))[1] == b"data"
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_done_is_said_with_the_path(inside: Inside) -> None:
     async def main() -> None:
         files = Files(inside)

@@ -178,7 +178,7 @@ class LocalBackend:
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
-            handle = _handle(workload, folder, answer, group)
+            handle = _handle(workload, folder, answer, group, powers=native["powers"])
             self._run_hooks_before(workload, native, handle)
         except (DibsError, OSError) as error:
             if shim is not None:
@@ -540,13 +540,15 @@ class LocalBackend:
             connection.close()
 
 
-def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group) -> Handle:
+def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group, *, powers: bool) -> Handle:
     keeper, init = name_of(int(answer["keeper"])), name_of(int(answer["init"]))
     if keeper is None or init is None:
         raise _setup_failed("it ended at once")
     data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
     if workload.shm_bytes is not None:
         data["shm"] = "1"
+    if powers:
+        data["powers"] = "1"  # root inside has power over files: see `userns`
     if "uplink" in answer:
         uplink = name_of(int(answer["uplink"]))
         if uplink is None:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from dibs.backends.local import keeper, keyring, seccomp
     from dibs.backends.local.keeper import Client
     from dibs.backends.local.kernel import close_inherited, write
-    from dibs.backends.local.userns import lone, switch
+    from dibs.backends.local.userns import FILE_POWERS, lone, switch
     from dibs.backends.local.wire import Fields, decode, encode, frame
 else:
     import keeper
     import keyring
     import seccomp
     from kernel import close_inherited, write
-    from userns import lone, switch
+    from userns import FILE_POWERS, lone, switch
     from wire import decode, encode, frame
 
 NS_GET_USERNS = 0xB701
@@ -84,10 +84,14 @@ def join(pid: int, started: int, groups: list[str], *, as_owner: bool = False) -
     checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "keep others from looking in")
 
 
-def give_up_capabilities(user: tuple[int, int] | None = None) -> None:
-    """All of them, for ever; and become another user of the sandbox on the way."""
+def give_up_capabilities(user: tuple[int, int] | None = None, powers: tuple[int, ...] = ()) -> None:
+    """All of them, for ever; and become another user of the sandbox on the way. Root keeps its `powers`, if any."""
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if os.geteuid() if user is None else user[0]:
+        powers = ()
     for capability in range(64):
+        if capability in powers:
+            continue
         if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             if ctypes.get_errno() == errno.EINVAL:
                 break  # past the last one that this kernel knows
@@ -95,8 +99,9 @@ def give_up_capabilities(user: tuple[int, int] | None = None) -> None:
     if user is not None:
         switch(*user)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    checked(libc.capset(header, nothing), "drop the capabilities")
+    kept = sum(1 << number for number in powers)
+    sets = (ctypes.c_uint32 * 6)(kept, kept)  # effective, permitted; and none to inherit
+    checked(libc.capset(header, sets), "drop the capabilities")
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
     checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "keep others from looking in")  # another user may undo it
 
@@ -303,7 +308,7 @@ def run(sock: _socket.socket, spec: Fields) -> None:
         if user is not None:
             os.chdir(cwd)  # a user may be started in a folder that only root could have gone to, as with engines
         if not privileged:
-            give_up_capabilities(user)
+            give_up_capabilities(user, tuple(FILE_POWERS) if one.get("powers") == "1" else ())
         if user is None:
             os.chdir(cwd)
     except OSError as error:

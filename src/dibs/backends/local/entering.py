@@ -38,6 +38,7 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     cwd = command.workdir or env.get("PWD", "/")
     env["PWD"] = cwd
     spec = [*_enter_spec(handle, workloads), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
+    spec.append(("powers", handle.data.get("powers", "")))
     spec += [("cmd", word) for word in command.command]
     spec += [("env", f"{name}={value}") for name, value in env.items()]
     if command.user:

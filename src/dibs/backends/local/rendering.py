@@ -18,10 +18,14 @@ from dibs.backends import mounts
 from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, private, rootfs, roots
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
+from dibs.backends.local.userns import FILE_POWERS
 from dibs.backends.port import Expectation, Realisation, Workload
 from dibs.backends.proc import below
 from dibs.errors import BackendUnavailable, InvalidRequest, Problem, Unsupported
 from dibs.home import Home
+
+_MASK = sum(1 << number for number in FILE_POWERS)
+_POWERS = f"permitted {_MASK:x}, effective {_MASK:x}, inheritable {_MASK:x}, bounding {_MASK:x}"
 
 
 def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes: Probes) -> Realisation:
@@ -79,6 +83,9 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         layout.seal()
     env = {**workload.env, "PWD": workdir}  # bubblewrap sets it
     args = [*(() if bwrap.all_ids else (*bubblewrap.ONE_ID, *bwrap.flags)), *bubblewrap.SEPARATION]
+    powers = has_powers(bwrap, user, host_root=host_root)
+    if powers:
+        args += [word for name in FILE_POWERS.values() for word in ("--cap-add", name)]
     if not host_network:
         args.append("--unshare-net")
     if not workload.tty:
@@ -104,6 +111,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         "limits": limits,
         "ids": "all" if bwrap.all_ids else "one",
         "user": list(user) if user is not None else [],
+        "powers": bwrap.all_ids and not host_root,
         "hooks": [msgspec.to_builtins(hook) for hook in applied.hooks],
         "notes": layout.notes,
         "uplink": uplink,
@@ -116,7 +124,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
             **dict.fromkeys(("ipc", "mount", "pid", "user", "uts"), "own"),
             "network": "host" if workload.network == "host" else "own",
         },
-        process={**_process(workload, workdir, bwrap, user), **_network(workload, uplink)},
+        process={**_process(workload, workdir, bwrap, user, powers=powers), **_network(workload, uplink)},
     )
     return with_mounts(Realisation("local", native, expectation), table)
 
@@ -133,7 +141,7 @@ def with_mounts(realisation: Realisation, table: mounts.Table | None = None) -> 
 
 
 def _process(
-    workload: Workload, workdir: str, bwrap: bubblewrap.Bubblewrap, user: tuple[int, int] | None
+    workload: Workload, workdir: str, bwrap: bubblewrap.Bubblewrap, user: tuple[int, int] | None, *, powers: bool
 ) -> dict[str, str]:
     """Facts of the command's process. With all ids mapped, another user than root has no further groups."""
     uid, gid = user if user is not None else (os.getuid(), os.getgid())
@@ -143,11 +151,16 @@ def _process(
         "workdir": workdir,
         "user": f"{uid}:{gid}",
         "groups": "none" if alone else ",".join(map(str, sorted(os.getgroups()))) or "none",
-        "capabilities": "none",
+        "capabilities": _POWERS if powers else "none",
         "no_new_privileges": "yes",
         "seccomp": "filter",
         "runtime": mounts.identity(os.stat(bwrap.path)),
     }
+
+
+def has_powers(bwrap: bubblewrap.Bubblewrap, user: tuple[int, int] | None, *, host_root: bool) -> bool:
+    """Whether the command may change files that are not its own: root, in a root that is not the host's."""
+    return bwrap.all_ids and not host_root and (user or (0, 0))[0] == 0
 
 
 class _Wanted(msgspec.Struct):

@@ -2,8 +2,12 @@
 
 bubblewrap by itself maps one id; then nobody else can be inside, and no command can run as another user. Root may map
 them all. The ids are the same inside and outside, as engines have it too: what uid 1000 may do with a file of the host,
-it may do inside, where the file is shown at all. Nobody inside has a capability, nor can anybody get one, so a process
-stays whoever dibs made it; further user namespaces are forbidden.
+it may do inside, where the file is shown at all. A process stays the user that dibs made it, and further user
+namespaces are forbidden.
+
+Nobody has a capability in a sandbox that shows the host's root: with power over files, root inside would read what the
+host's other users keep to themselves. In a sandbox with a root of its own the files are the sandbox's, and root has
+`FILE_POWERS` over them, as in a container.
 
 The shim calls it, `bubblewrap` tries it out. Like the shim it must import nothing of dibs, and little else: ctypes only
 in the process that becomes the namespace's first and ends at once.
@@ -15,6 +19,10 @@ import errno
 import os
 
 NEW_USER = 0x10000000
+
+# What root may do to files in a sandbox with a root of its own: give them away (0), pass over their modes (1), change
+# what it does not own (3), keep set-id bits (4). By number, and as bubblewrap calls them.
+FILE_POWERS = {0: "CAP_CHOWN", 1: "CAP_DAC_OVERRIDE", 3: "CAP_FOWNER", 4: "CAP_FSETID"}
 
 
 def identity(kind: str) -> str:
@@ -101,7 +109,7 @@ def _become_first(uid: int, gid: int, waiting: int, told: int) -> None:
     os.write(told, b"u")
     if not os.read(waiting, 1):
         return
-    # Whoever is inside has no capability, so it cannot raise this again.
+    # Nobody inside has CAP_SYS_RESOURCE, so it cannot be raised again.
     fd = os.open("/proc/sys/user/max_user_namespaces", os.O_WRONLY)
     os.write(fd, b"0")
     os.close(fd)

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from dibs.backends.fake import FakeBackend
-from dibs.backends.port import Handle, Status
+from dibs.backends.port import Handle, Phase, Status
 from dibs.errors import BackendUnavailable, StateError
 from dibs.ledger.rows import SandboxRow, encode
 from dibs.process import ProcessName, absent, name_of
 from dibs.request import parse_spec
 from dibs.workloads import late
-from dibs.workloads.reconcile import handle_of, reconcile
+from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.service import Workloads
 
 
@@ -197,5 +197,26 @@ def test_old_sandboxes_are_forgotten_with_all_that_is_left_of_them(
         assert reconcile(service.ledger, service.registry) == [row.id]
     assert [row.id for row in service.ledger.sandboxes()] == [rows[2].id]
     assert removed == [rows[0].id, rows[1].id]
+    left = [event.sandbox_id for event in service.ledger.events() if event.kind == "sandbox.leftover"]
+    assert left == (removed if stuck else [])
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_nothing_is_kept_of_a_sandbox_that_was_never_made(
+    service: Workloads, counted: Counted, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    removed: list[str] = []
+
+    def delete(handle: Handle) -> None:
+        removed.append(handle.sandbox_id)
+        if stuck:
+            raise OSError("it is in use")
+
+    made = service.create(parse_spec({"backend": "fake", "command": ["sleep", "1000"]}))
+    with service.ledger.writing():
+        service.ledger._db.execute("UPDATE sandboxes SET handle = NULL WHERE id = :id", id=made.id)
+    monkeypatch.setattr(counted, "delete", delete)
+    assert finish(service.ledger, service.registry, service.sandbox(made.id), Status(Phase.ABSENT))
+    assert removed == [made.id]
     left = [event.sandbox_id for event in service.ledger.events() if event.kind == "sandbox.leftover"]
     assert left == (removed if stuck else [])

@@ -25,6 +25,12 @@ TO_FILL = "???"  # written as the output of a command, it is replaced by the rea
 
 # code -> (exit code, meaning). The exit code is that of the error which usually carries it.
 MEANINGS: dict[str, tuple[str, str]] = {
+    "CLASS_MISSING": ("80", "the cluster has no such DeviceClass, and none that stands for it"),
+    "COUNT_NEEDED": ("80", "`all` was asked for on a cluster; say how many"),
+    "EXACT_DEVICE_ON_CLUSTER": ("80", "an exact device was asked for on a cluster, where the scheduler chooses"),
+    "EXTENDED_RESOURCE_CANNOT": ("80", "an extended resource was demanded for what only a claim can say"),
+    "KUBERNETES_OPTION_INVALID": ("80", "an option for Kubernetes is unknown or has the wrong type"),
+    "UNSUPPORTED_ON_KUBERNETES": ("80", "a pod cannot be what was asked for; the field is named"),
     "ALLOCATION_CANCELLED": ("88", "the search for devices was cancelled by its caller"),
     "ALLOCATION_GAVE_UP": ("90", "the search for devices took more steps than allowed; simplify the claim"),
     "ARCHIVE_REFUSED": ("80", "a tar stream for `cp` is broken, or a member of it leads outside of its target"),

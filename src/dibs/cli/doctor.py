@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from dibs.cli.output import fold, output_option, paint, show, show_data
+
+if TYPE_CHECKING:
+    from dibs.doctor.finding import Finding
 
 _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red"), "skip": ("skip", "dim")}
 
 
 @click.command()
+@click.option(
+    "--cluster", is_flag=False, flag_value="", metavar="[CONTEXT]",
+    help="Examine a Kubernetes cluster instead, by its context; alone: the current one.",
+)  # fmt: skip
 @output_option(wide=False)
-def doctor(output: str) -> int:
+def doctor(output: str, cluster: str | None) -> int:
     """Examine this host: kernel, sandbox runtime, limits, ledger, CDI specs, drivers, devices.
 
     The exit code is 1 if a check failed; warnings do not fail.
@@ -20,20 +29,9 @@ def doctor(output: str) -> int:
     Examples:
       dibs doctor
       dibs doctor -o json
+      dibs doctor --cluster
     """
-    from dibs.doctor import examine
-    from dibs.errors import StateError
-    from dibs.home import find_home
-    from dibs.remote.choose import about_this_machine
-    from dibs.workloads.service import Workloads
-
-    about_this_machine("doctor")
-    home = find_home()
-    try:
-        with Workloads(home) as service:
-            findings = examine(home, started_by_dibs=service.started_by_dibs())
-    except StateError:
-        findings = examine(home, started_by_dibs=lambda _pid: False)  # the ledger's own check says what is wrong
+    findings = _of_this_host() if cluster is None else _of_cluster(cluster or None)
     failed = sum(finding.verdict == "fail" for finding in findings)
     if output != "table":
         show_data({"failed": failed, "findings": findings}, output)
@@ -54,3 +52,28 @@ def doctor(output: str) -> int:
     lines += ["", f"{len(findings)} checks: {failed} failed, {warned} warning{'' if warned == 1 else 's'}"]
     show(lines)
     return 1 if failed else 0
+
+
+def _of_this_host() -> list[Finding]:
+    from dibs.doctor import examine
+    from dibs.errors import StateError
+    from dibs.home import find_home
+    from dibs.remote.choose import about_this_machine
+    from dibs.workloads.service import Workloads
+
+    about_this_machine("doctor")
+    home = find_home()
+    try:
+        with Workloads(home) as service:
+            return examine(home, started_by_dibs=service.started_by_dibs())
+    except StateError:
+        return examine(home, started_by_dibs=lambda _pid: False)  # the ledger's own check says what is wrong
+
+
+def _of_cluster(name: str | None) -> list[Finding]:
+    from dibs.doctor.cluster import examine_cluster
+    from dibs.kube.client import Cluster
+    from dibs.kube.config import find_cluster
+
+    with Cluster(find_cluster(name)) as cluster:
+        return examine_cluster(cluster)

@@ -357,6 +357,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "TOO_MANY_STREAMS": ("80", "the tenant has as many copies and followed logs as it may (429)"),
     "UPLOAD_BROKEN": ("86", "an upload was broken off by its sender"),
     # OpenShell's API
+    "GATEWAY_NOT_FOUND": ("89", "no gateway of yours has served OpenShell's SDK yet"),
+    "URL_INVALID": ("80", "OpenShell's SDK takes http://HOST:PORT or https://HOST:PORT"),
     "AGENT_NOT_OFFERED": ("80", "OpenShell's `agent_socket` was asked for; no agent runs in a sandbox"),
     "ANNOTATION_INVALID": ("80", "annotations of an OpenShell request are too many, too long or not printable"),
     "ATTACHMENT_NOT_OFFERED": ("80", "OpenShell's `await_main_process_attachment` was asked for"),

@@ -121,3 +121,45 @@ def rm(name: str) -> None:
         raise unknown(kept, name)
     rest = {one: context for one, context in kept.contexts.items() if one != name}
     save(Contexts("" if kept.current == name else kept.current, rest))
+
+
+@context.group()
+def export() -> None:
+    """Tell another tool's client to use dibs.
+
+    \b
+    Example:
+      dibs context export openshell
+    """
+
+
+@export.command(name="openshell")
+@click.option("--name", default="dibs", metavar="NAME", help="What OpenShell calls the gateway. Default: dibs.")
+@click.option("--url", default="", metavar="URL", help="http(s)://host:port. Default: your gateway's.")
+@click.option("--token-file", default="", metavar="FILE", help="A file with the token. Default: your gateway's own.")
+@click.option("--ca-file", default="", metavar="FILE", help="Trust this authority, for https.")
+@click.option("--certificate", default="", metavar="FILE", help="The client's certificate, for mTLS.")
+@click.option("--key", default="", metavar="FILE", help="The key of that certificate.")
+def export_openshell(name: str, url: str, token_file: str, ca_file: str, certificate: str, key: str) -> None:
+    """Make a gateway of dibs the active one of OpenShell's SDK.
+
+    The SDK then finds it by itself. The token is written to a file that only you can read.
+
+    \b
+    Examples:
+      dibs context export openshell
+      dibs context export openshell --url https://lab.example:50051 --ca-file ca.crt --token-file ~/.token
+    """
+    from dibs.home import find_home
+    from dibs.remote.openshell import export
+    from dibs.remote.target import check_name
+
+    check_name(name)
+    done = export(
+        find_home(), name=name, url=url, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key
+    )
+    for path in done.files:
+        click.echo(f"wrote {path}")
+    click.echo(f"{done.name} ({done.endpoint}) is the active gateway of OpenShell's SDK now")
+    if done.before:
+        click.echo(f"it was {done.before} before; `echo {done.before} > {done.files[-1]}` goes back")

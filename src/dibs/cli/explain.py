@@ -12,6 +12,7 @@ from dibs.cli.output import Cell, output_option, paint, problem_lines, show, sho
 
 if TYPE_CHECKING:
     from dibs.plan.explanation import BackendExplanation, Explanation, WishExplanation
+    from dibs.request.spec import SandboxSpec
 
 _COLOURS = {
     "chosen": "green", "free": "", "busy": "yellow", "external": "yellow", "queued": "yellow", "unhealthy": "red",
@@ -25,9 +26,17 @@ _MOST_ROWS = 40  # of one wish in a table; -o json has them all
 @workload_options
 @click.option("--cluster", metavar="CONTEXT", help="For pod/NAME and claim/NAME: a context of your kubeconfig.")
 @click.option("-n", "--namespace", metavar="NAME", help="For pod/NAME and claim/NAME: their namespace.")
+@click.option("--openshell", metavar="FILE", help="Explain this OpenShell request (CreateSandboxRequest as JSON).")
 @output_option(wide=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def explain(command: tuple[str, ...], output: str, cluster: str | None, namespace: str | None, **values: Any) -> int:
+def explain(
+    command: tuple[str, ...],
+    output: str,
+    cluster: str | None,
+    namespace: str | None,
+    openshell: str | None,
+    **values: Any,
+) -> int:
     """What would happen to a request, on each backend and to each device, and why. Nothing is created.
 
     `pod/NAME` or `claim/NAME` instead of a request: why that pod or claim of a Kubernetes cluster waits.
@@ -40,6 +49,7 @@ def explain(command: tuple[str, ...], output: str, cluster: str | None, namespac
       dibs explain --gpu H100:80Gi.. --memory 4Gi
       dibs explain --gpu nvidia:H100,A100:80GB..:2 -o yaml
       dibs explain pod/train-0 -n team-a
+      dibs explain --openshell request.json
     """
     from dibs.cli.waiting import subject_of, why
 
@@ -51,7 +61,7 @@ def explain(command: tuple[str, ...], output: str, cluster: str | None, namespac
         raise click.UsageError("--cluster and --namespace go with pod/NAME or claim/NAME")
     from dibs.remote.choose import open_service
 
-    spec = read_spec(values, command)
+    spec = read_spec(values, command) if openshell is None else _openshell_spec(openshell, values, command)
     with open_service() as service:
         explanation = service.explain(spec)
     if output in ("json", "yaml"):
@@ -61,6 +71,34 @@ def explain(command: tuple[str, ...], output: str, cluster: str | None, namespac
     if any(backend.ok for backend in explanation.backends):
         return 0
     return _exit_code(explanation.backends[0])
+
+
+def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...]) -> SandboxSpec:
+    """What an OpenShell request asks for. What of it does not apply is told on stderr."""
+    given = [name for name in ("gpu", "device", "claim", "where", "cpu", "memory", "image", "file") if values.get(name)]
+    if given or command:
+        raise click.UsageError(f"--openshell does not go together with {', '.join(given) or 'a command'}")
+    from dibs.gateway.openshell.documents import read_document
+    from dibs.gateway.openshell.requests import Rules
+    from dibs.home import find_home
+    from dibs.settings import load_settings
+
+    settings = load_settings(find_home())
+    gateway = settings.gateway
+    rules = Rules(
+        images=frozenset({"host", *settings.images}), default_image=gateway.openshell_image,
+        default_backend=gateway.openshell_backend, longest_ttl=gateway.max_sandbox_ttl,
+    )  # fmt: skip
+    with click.open_file(path) as file:
+        wanted = read_document(file.read(), rules)
+    backend = wanted.spec.backend
+    for note in wanted.unused:
+        click.echo(f"not applicable: {note}", err=True)
+    for name in wanted.blocks:
+        if name != backend:
+            unless = f" unless it runs on {name}" if backend == "auto" else f": it runs on {backend}"
+            click.echo(f"not applicable: driver_config.{name}{unless}", err=True)
+    return wanted.spec
 
 
 def _exit_code(backend: BackendExplanation) -> int:

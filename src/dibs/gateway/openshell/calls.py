@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dibs.errors import InvalidRequest, NotFound
+from dibs.gateway.problems import ClientGone
 from dibs.gateway.state import Gateway
 from dibs.workloads.identity import HOST, Identity
 
@@ -53,8 +54,11 @@ class Call:
         return self._who
 
     async def send(self, message: Any) -> None:
-        """Write one answer of a stream. Waits while the client does not read."""
-        await self.context.write(message)
+        """Write one answer of a stream. Waits while the client does not read; raises ClientGone when it is gone."""
+        try:
+            await self.context.write(message)
+        except Exception as error:
+            raise ClientGone from error
 
     async def place(self, scope: Any) -> Place:
         """The workspace of a request. Another tenant's is as unknown as one that never was."""

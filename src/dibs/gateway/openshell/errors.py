@@ -23,8 +23,8 @@ DETAILS = "grpc-status-details-bin"
 DOMAIN = "dibs"
 _RETRY_AFTER = 5  # seconds; a guess at when a look is worth it again, since nobody knows when a holder ends
 # Clients take 8 KiB of trailers by default. Both the words and the details are in there.
-_MOST_WORDS = 1500
-_MOST_DETAILS = 3000
+_MOST_WORDS = 1000
+_MOST_DETAILS = 2000
 
 
 class Answer(NamedTuple):

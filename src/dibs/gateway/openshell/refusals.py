@@ -9,7 +9,7 @@ _INSTEAD = (
     ("ForwardTcp", "dibs forwards no raw TCP over gRPC", "use ExposeService, which gives a URL"),
     ("Provider", "dibs hands out no credentials of providers", "pass what a sandbox needs in spec.environment"),
     ("Inference", "dibs routes no inference", "give the sandbox the address and key of a model in spec.environment"),
-    ("Policy", "dibs enforces no OpenShell policies", "the annotation dibs.network says none or private"),
+    ("Polic", "dibs enforces no OpenShell policies", "the annotation dibs.network says none or private"),
     ("Draft", "dibs enforces no OpenShell policies", "the annotation dibs.network says none or private"),
     ("WorkspaceMember", "who is in a workspace is said by tokens", "dibs token create NAME --tenant WORKSPACE"),
     ("RootfsTar", "images are not uploaded over this API", "name one that an engine can pull, or see [images]"),

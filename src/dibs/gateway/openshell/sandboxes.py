@@ -145,6 +145,7 @@ _AS_WRITTEN = {
     "cpu": "spec.template.resources.limits.cpu", "memory": "spec.template.resources.limits.memory",
     "image": "spec.template.image", "command": "spec.command", "env": "spec.environment",
     "docker": "spec.template.driver_config.docker", "podman": "spec.template.driver_config.podman",
+    "cdi_devices": "spec.template.driver_config.cdi_devices", "device": "spec.resource_requirements.gpu",
     "backend": "annotations.dibs.backend", "network": "annotations.dibs.network", "wait": "annotations.dibs.wait",
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ enum ServiceAuthorizationMode UNSPECIFIED STRIP BEARER_PASSTHROUGH
 enum WorkspacePhase UNSPECIFIED ACTIVE TERMINATING
 enum ExtensionKind UNSPECIFIED COMPUTE_DRIVER CREDENTIAL_DRIVER GATEWAY_INTERCEPTOR SUPERVISOR_MIDDLEWARE
 
-message Empty
+
 message AllWorkspaces
 message WorkspaceSelector
     string workspace|selection 1

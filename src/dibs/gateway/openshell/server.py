@@ -24,6 +24,7 @@ from dibs.gateway.openshell.calls import Call, Method
 from dibs.gateway.openshell.errors import DETAILS, answer_of
 from dibs.gateway.openshell.oidc import Oidc
 from dibs.gateway.openshell.refusals import not_offered
+from dibs.gateway.problems import ClientGone
 from dibs.gateway.state import Gateway
 from dibs.settings import GatewaySettings, address
 from dibs.workloads.identity import Identity
@@ -215,6 +216,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no 
         except asyncio.CancelledError:
             status = "CANCELLED"
             raise
+        except ClientGone:
+            status = "CANCELLED"
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the trace is in the log; the client is told that there is one

@@ -1,0 +1,339 @@
+"""What an OpenShell request means: every field is delivered, refused by name, or reported as not applicable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openshell._proto import openshell_pb2 as pb
+
+from dibs.errors import InvalidRequest, Problem
+from dibs.gateway.openshell import schema
+from dibs.gateway.openshell.requests import Rules, Wanted, read_create
+
+RULES = Rules()
+
+
+def asked(spec: pb.SandboxSpec | None = None, **more: Any) -> Any:
+    """A request as it comes over the wire: written by the SDK's messages, read by ours."""
+    request = pb.CreateSandboxRequest(spec=spec or pb.SandboxSpec(), **more)
+    return schema.parsed("CreateSandboxRequest", request.SerializeToString())
+
+
+def read(spec: pb.SandboxSpec | None = None, *, template: Any = None, **more: Any) -> Wanted:
+    return read_create(asked(spec, **more), RULES, template)
+
+
+def problems(spec: pb.SandboxSpec | None = None, *, template: Any = None, **more: Any) -> list[Problem]:
+    with pytest.raises(InvalidRequest) as caught:
+        read(spec, template=template, **more)
+    return list(caught.value.problems)
+
+
+def with_gpu(count: int | None = None, **template: Any) -> pb.SandboxSpec:
+    spec = pb.SandboxSpec()
+    spec.resource_requirements.gpu.SetInParent()
+    if count is not None:
+        spec.resource_requirements.gpu.count = count
+    for field, value in template.items():
+        getattr(spec.template, field).update(value)
+    return spec
+
+
+def resources(**limits: Any) -> pb.SandboxSpec:
+    spec = pb.SandboxSpec()
+    spec.template.resources.update({"limits": limits})
+    return spec
+
+
+def kept(**workload: Any) -> Any:
+    """A workload template, as the SDK would have sent it."""
+    from openshell.sandbox import _sandbox_workload_template
+
+    made = _sandbox_workload_template(name="t", **workload)
+    return schema.parsed("SandboxWorkloadTemplate", made.SerializeToString())
+
+
+# -- GPUs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_without_a_count_is_exactly_one() -> None:
+    assert read(with_gpu()).spec.resources.short() == {"gpu": "1"}
+
+
+def test_a_count_is_that_many() -> None:
+    assert read(with_gpu(3)).spec.resources.short() == {"gpu": "3"}
+
+
+def test_no_gpu_means_none() -> None:
+    assert not read().spec.resources.wants_devices
+
+
+def test_a_count_of_zero_is_refused() -> None:
+    (problem,) = problems(with_gpu(0))
+    assert (problem.field, problem.reason) == (
+        "spec.resource_requirements.gpu.count",
+        "gpu count must be greater than 0",
+    )
+
+
+@pytest.mark.parametrize("said", ["2", 2, 2.0])
+def test_the_template_may_say_the_same_as_the_typed_request(said: Any) -> None:
+    wanted = read(with_gpu(2, resources={"limits": {"nvidia.com/gpu": said}}))
+    assert wanted.spec.resources.short() == {"gpu": "nvidia:2"}
+
+
+def test_sd_16_a_template_that_says_another_number_is_refused_with_both_values() -> None:
+    (problem,) = problems(with_gpu(1, resources={"limits": {"nvidia.com/gpu": 4}}))
+    assert problem.code == "CONFLICT"
+    assert problem.value == "4"
+    assert "spec.resource_requirements.gpu.count says 1" in problem.reason
+
+
+def test_sd_16_a_driver_block_that_says_another_number_is_refused_with_both_values() -> None:
+    block = {"kubernetes": {"containers": {"agent": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}}
+    (problem,) = problems(with_gpu(1, driver_config=block))
+    assert problem.field.endswith("kubernetes.containers.agent.resources.limits.nvidia.com/gpu")
+    assert "says 1" in problem.reason
+
+
+def test_sd_16_a_workload_template_that_says_another_number_is_refused() -> None:
+    (problem,) = problems(with_gpu(1), template=kept(gpu_count=2))
+    assert problem.code == "CONFLICT"
+
+
+# -- cpu and memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "millis"), [("2", 2000), (2, 2000), ("500m", 500), (0.5, 500)])
+def test_cpu_may_be_text_or_a_number(said: Any, millis: int) -> None:
+    assert read(resources(cpu=said)).spec.resources.cpu_millis == millis
+
+
+@pytest.mark.parametrize("said", ["half", "", "4GB of it", "-1"])
+@pytest.mark.parametrize("key", ["cpu", "memory"])
+def test_sd_12_an_amount_that_cannot_be_read_is_refused_and_named(key: str, said: str) -> None:
+    found = problems(resources(**{key: said}))
+    assert [problem.field for problem in found] == [f"spec.template.resources.limits.{key}"]
+
+
+@pytest.mark.parametrize("said", [True, None, ["1"], {"a": 1}, float("nan"), float("inf")])
+def test_a_value_of_another_type_is_refused_and_named(said: Any) -> None:
+    found = problems(resources(cpu=said))
+    assert [(problem.code, problem.field) for problem in found] == [
+        ("QUANTITY_INVALID", "spec.template.resources.limits.cpu")
+    ]
+
+
+def test_sd_13_a_request_that_says_what_the_limit_says_is_fine() -> None:
+    spec = pb.SandboxSpec()
+    spec.template.resources.update({"limits": {"cpu": "1"}, "requests": {"cpu": "1000m"}})
+    assert read(spec).spec.resources.cpu_millis == 1000
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "2"}])
+def test_sd_13_a_request_of_cpu_that_no_limit_equals_is_refused(limits: dict[str, str]) -> None:
+    spec = pb.SandboxSpec()
+    spec.template.resources.update({"limits": limits, "requests": {"cpu": "1"}})
+    (problem,) = problems(spec)
+    assert problem.field == "spec.template.resources.requests.cpu"
+
+
+@pytest.mark.parametrize("key", ["hugepages-2Mi", "ephemeral-storage", "nvidia.com/mig-1g.10gb", "example.com/fpga"])
+def test_sd_13_a_raw_resource_that_dibs_does_not_know_is_refused(key: str) -> None:
+    (problem,) = problems(resources(**{key: "1"}))
+    assert problem.code == "UNKNOWN_RESOURCE"
+    assert "cpu, memory, gpu" in problem.remedy
+
+
+def test_a_workload_template_brings_the_whole_triple() -> None:
+    wanted = read(template=kept(cpu="2", memory="4Gi", gpu_count=2))
+    found = wanted.spec.resources
+    assert (found.cpu_millis, found.memory_bytes, found.short()["gpu"]) == (2000, 4 << 30, "2")
+
+
+# -- drivers --------------------------------------------------------------------------------------------------------
+
+
+def test_sd_17_a_misspelt_driver_is_refused_with_the_known_ones() -> None:
+    (problem,) = problems(with_gpu(1, driver_config={"dokcer": {"cdi_devices": ["nvidia.com/gpu=0"]}}))
+    assert problem.code == "UNKNOWN_DRIVER"
+    assert "docker, podman, kubernetes, vm" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ({"docker": {"cdi_device": ["x"]}}, "docker.cdi_device"),
+        ({"podman": "x"}, "podman"),
+        ({"kubernetes": {"pod": {"node_selectors": {}}}}, "kubernetes.pod.node_selectors"),
+        ({"kubernetes": {"pod": {"tolerations": [{"kee": "x"}]}}}, "kubernetes.pod.tolerations[0].kee"),
+        ({"kubernetes": {"pod": {"runtime_class_name": 3}}}, "kubernetes.pod.runtime_class_name"),
+        ({"docker": {"mounts": [{"type": "bind"}]}}, "docker.mounts"),
+        ({"vm": {"gpu_device_ids": ["0000:01:00.0"]}}, "vm.gpu_device_ids"),
+    ],
+)
+def test_a_key_that_a_driver_does_not_have_or_dibs_cannot_deliver_is_refused(block: dict[str, Any], field: str) -> None:
+    found = problems(with_gpu(1, driver_config=block))
+    assert f"spec.template.driver_config.{field}" in [problem.field for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"),
+    [(None, ["nvidia.com/gpu=0"]), (1, []), (2, ["nvidia.com/gpu=0", "nvidia.com/gpu=0"]), (1, ["a", "b"]), (1, [7])],
+)
+@pytest.mark.parametrize("driver", ["docker", "podman"])
+@pytest.mark.parametrize("image", ["host", "python:3.12"])
+def test_exact_devices_must_be_distinct_and_as_many_as_were_asked_for(
+    driver: str, gpus: int | None, devices: list[Any], image: str
+) -> None:
+    spec = with_gpu(gpus, driver_config={driver: {"cdi_devices": devices}}) if gpus else pb.SandboxSpec()
+    spec.template.driver_config.update({driver: {"cdi_devices": devices}})
+    spec.template.image = image
+    found = problems(spec)
+    assert all(problem.field.startswith(f"spec.template.driver_config.{driver}") for problem in found), found
+
+
+def test_blocks_of_other_drivers_are_accepted_and_reported() -> None:
+    blocks = {"kubernetes": {"pod": {"priority_class_name": "high"}}, "docker": {"cdi_devices": ["nvidia.com/gpu=0"]}}
+    wanted = read(with_gpu(1, driver_config=blocks))
+    assert wanted.spec.backend == "local"
+    assert set(wanted.blocks) == {"kubernetes", "docker"}
+
+
+# -- the rest -------------------------------------------------------------------------------------------------------
+
+
+def test_a_field_that_nobody_knows_is_named() -> None:
+    data = pb.CreateSandboxRequest(spec=pb.SandboxSpec()).SerializeToString() + bytes([0xF8, 0x06, 0x01])  # field 111
+    request = schema.parsed("CreateSandboxRequest", data)
+    with pytest.raises(InvalidRequest, match="no field 111"):
+        read_create(request, RULES)
+
+
+@pytest.mark.parametrize("name", ["UPPER", "a_b", "-a", "a-", "a" * 20, "ä", "a b", "../x", "a\n"])
+def test_a_bad_name_is_refused(name: str) -> None:
+    assert [problem.field for problem in problems(name=name)] == ["name"]
+
+
+def test_all_problems_come_at_once() -> None:
+    spec = with_gpu(0, resources={"limits": {"cpu": "x", "disk": 1}}, driver_config={"k8s": {}})
+    spec.providers.append("github")
+    fields = {problem.field for problem in problems(spec, name="BAD")}
+    assert len(fields) == 6, fields
+
+
+TEXT = st.text(alphabet="abcXYZ019-_/. =", min_size=0, max_size=8)
+AMOUNT = st.one_of(st.sampled_from(["1", "2", "500m", "1Gi", "x", ""]), st.integers(0, 4), st.floats(), st.none())
+STRUCT = st.dictionaries(
+    st.sampled_from(["limits", "requests", "claims"]),
+    st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "gpu", "disk"]), AMOUNT, max_size=3),
+    max_size=2,
+)
+BLOCKS = st.dictionaries(
+    st.sampled_from(["docker", "podman", "kubernetes", "vm", "lxc"]),
+    st.dictionaries(st.sampled_from(["cdi_devices", "mounts", "pod", "gpu_device_ids", "x"]), AMOUNT, max_size=2),
+    max_size=2,
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> pb.SandboxSpec:
+    """Any SandboxSpec: each field is there or not, with a good or a bad value."""
+    spec = pb.SandboxSpec()
+    chosen = draw(st.sets(st.sampled_from([field.name for field in pb.SandboxSpec.DESCRIPTOR.fields])))
+    if "log_level" in chosen:
+        spec.log_level = "debug"
+    if "environment" in chosen:
+        spec.environment.update(draw(st.dictionaries(st.sampled_from(["A", "B", "1x"]), TEXT, max_size=2)))
+    if "policy" in chosen:
+        spec.policy.version = draw(st.integers(0, 2))
+    if "providers" in chosen:
+        spec.providers.extend(draw(st.lists(TEXT, max_size=2)))
+    if "resource_requirements" in chosen:
+        spec.resource_requirements.gpu.SetInParent()
+        if draw(st.booleans()):
+            spec.resource_requirements.gpu.count = draw(st.integers(0, 3))
+    if "command" in chosen:
+        spec.command.extend(draw(st.lists(st.sampled_from(["sh", "-c", "true"]), max_size=3)))
+    if "tty" in chosen:
+        spec.tty = draw(st.booleans())
+    if "provider_attachment_epoch" in chosen:
+        spec.provider_attachment_epoch = draw(TEXT)
+    if "restart_policy" in chosen:
+        spec.restart_policy = draw(st.sampled_from([0, 1, 2, 3]))  # type: ignore[assignment]
+    if "template" in chosen:
+        inner = draw(st.sets(st.sampled_from([field.name for field in pb.SandboxTemplate.DESCRIPTOR.fields])))
+        template = spec.template
+        if "image" in inner:
+            template.image = draw(st.sampled_from(["host", "python:3.12"]))
+        for name in {"runtime_class_name", "agent_socket"} & inner:
+            setattr(template, name, draw(TEXT))
+        for name in {"labels", "annotations", "environment"} & inner:
+            getattr(template, name).update(draw(st.dictionaries(st.sampled_from(["A", "team"]), TEXT, max_size=2)))
+        if "user_namespaces" in inner:
+            template.user_namespaces = draw(st.booleans())
+        if "resources" in inner:
+            template.resources.update(draw(STRUCT))
+        if "driver_config" in inner:
+            template.driver_config.update(draw(BLOCKS))
+    return spec
+
+
+@settings(max_examples=300, deadline=None)
+@given(specs())
+def test_every_field_of_any_spec_is_delivered_refused_or_reported(spec: pb.SandboxSpec) -> None:
+    try:
+        wanted = read(spec)
+    except InvalidRequest as error:
+        must_be_told(spec, " ".join(problem.field for problem in error.problems if problem.reason))
+        return
+    delivered(spec, wanted)
+
+
+def must_be_told(spec: pb.SandboxSpec, told: str) -> None:
+    """What is refused whatever else is wrong must be among the problems."""
+    assert told
+    always = {
+        "spec.policy": spec.policy.version,
+        "spec.providers": list(spec.providers),
+        "spec.provider_attachment_epoch": spec.provider_attachment_epoch,
+        "spec.restart_policy": spec.restart_policy in (2, 3),
+        "spec.template.runtime_class_name": spec.template.runtime_class_name,
+        "spec.template.agent_socket": spec.template.agent_socket,
+        "spec.template.user_namespaces": spec.template.HasField("user_namespaces"),
+        "spec.template.driver_config.lxc": "lxc" in spec.template.driver_config,
+        "spec.template.resources.claims": "claims" in spec.template.resources,
+    }
+    for field, value in always.items():
+        assert not value or field in told, (field, told)
+
+
+def delivered(spec: pb.SandboxSpec, wanted: Wanted) -> None:
+    """Nothing that was set is missing from what was made of it."""
+    made = wanted.spec
+    assert not spec.policy.version
+    assert not spec.providers
+    assert not spec.provider_attachment_epoch
+    assert spec.restart_policy in (0, 1)
+    assert not spec.template.runtime_class_name
+    assert not spec.template.agent_socket
+    assert not spec.template.HasField("user_namespaces")
+    assert bool(spec.log_level) == any("log_level" in note for note in wanted.unused)
+    assert made.env == {**dict(spec.template.environment), **dict(spec.environment)}
+    assert made.tty == spec.tty
+    assert list(made.command) == (list(spec.command) or ["tail", "-f", "/dev/null"])
+    assert made.labels == dict(spec.template.labels)
+    assert wanted.annotations == dict(spec.template.annotations)
+    assert made.image == (spec.template.image or "host")
+    limits: Any = dict(spec.template.resources).get("limits") or {}
+    typed = spec.resource_requirements.HasField("gpu")
+    assert made.resources.wants_devices == (typed or "gpu" in limits or "nvidia.com/gpu" in limits)
+    if typed:
+        count = spec.resource_requirements.gpu.count if spec.resource_requirements.gpu.HasField("count") else 1
+        assert sum(int(wish.count) for wish in made.resources.gpus) == count
+    assert (made.resources.cpu_millis is not None) == ("cpu" in limits)
+    assert (made.resources.memory_bytes is not None) == ("memory" in limits)
+    assert set(wanted.blocks) == set(spec.template.driver_config.keys())

@@ -475,6 +475,11 @@ ANSWERS: dict[str, Any] = {
 FOREIGN = {
     "claims check": "Kubernetes' objects of resource.k8s.io",
     "claims solve": "Kubernetes' objects of resource.k8s.io",
+    "train explain": "Kubeflow's and Kubernetes' objects, with what dibs says of them",
+    "train render": "Kubeflow's and Kubernetes' objects",
+    "train runtimes": "Kubeflow's and Kubernetes' objects",
+    "train validate": "Kubeflow's and Kubernetes' objects, with what dibs says of them",
+    "gpus --cluster": "Kubernetes' ResourceSlices and nodes, with what dibs says of them",
     "gpus -o slices": "Kubernetes' ResourceSlices",
     "cdi": "CDI specs, and OCI's runtime configuration",
 }

@@ -54,6 +54,7 @@ class Engine:
         self.kind = kind
         self.suite = suite
         self.cdi_on = cdi_on
+        self.options: dict[str, object] = {}  # more of what Docker's daemon is told when it starts
         self.root = installing.install(suite)
         sweep()
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -137,6 +138,7 @@ class Engine:
                 "bridge": "none",
                 "iptables": True,  # in a network namespace of its own; they keep its networks apart
                 "ip6tables": False,
+                **self.options,
             }
             (folder / "daemon.json").write_text(json.dumps(config))
             return ["dockerd", "--config-file", f"{folder}/daemon.json"]

@@ -503,7 +503,7 @@ class Storm:
             left += [f"sandbox {row.id} {row.state}" for row in service.sandboxes()]
             left += [f"ticket {ticket.id}" for ticket in service.queue()]
         left += [f"holder {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in self.holders().items()]
-        left += [f"process {pid}: {line}" for pid, line in self.processes().items()]
+        left += [f"process {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in self.processes().items()]
         left += [
             f"container {one['Names']} {one['State']}"
             for one in self.engine.containers()

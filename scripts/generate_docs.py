@@ -193,6 +193,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "a request over a gateway wants the host's network, and `gateway.allow_host_network` is off",
     ),
     "NETWORK_UNAVAILABLE": ("81", "the backend cannot give a private network here; the reason says what is missing"),
+    "PLACEMENT_REFUSED": ("82", "the scheduler of a cluster will never place the sandbox; its words are the reason"),
     "PORT_IN_USE": ("80", "a port of the host that is to be published is in use"),
     "PORT_NOT_ALLOWED": ("80", "you may not listen on a port of the host that is to be published"),
     "PUBLISH_INVALID": ("80", "`publish` is not `[ADDRESS:]PORT:PORT`, or the host has no such address"),

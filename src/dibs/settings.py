@@ -82,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     images: dict[str, str] = {}
     mounts_allow: tuple[str, ...] = ()
     docker_socket: str = ""
+    fake_cluster: str = ""
     podman_socket: str = ""
     gateway: GatewaySettings = GatewaySettings()
     tenants: dict[str, Quota] = {}
@@ -227,6 +228,13 @@ def _url(*schemes: str) -> Callable[[Any], str]:
     return read
 
 
+def _path(value: Any) -> str:
+    text = _text(value)
+    if text and not text.startswith("/"):
+        raise ValueError("must be an absolute path")
+    return text
+
+
 def _socket(value: Any) -> str:
     text = _text(value)
     if text and text != OFF and not text.startswith("/"):
@@ -236,7 +244,7 @@ def _socket(value: Any) -> str:
     return text
 
 
-def _path(value: Any) -> str:
+def _absolute(value: Any) -> str:
     text = _text(value)
     if text and not text.startswith("/"):
         raise ValueError("must be an absolute path")
@@ -280,6 +288,11 @@ DOCKER: tuple[Setting, ...] = (
 PODMAN: tuple[Setting, ...] = (
     Setting("socket", "podman_socket", _socket, "The Podman service's socket.", "DIBS_PODMAN_SOCKET", "found"),
 )
+FAKE: tuple[Setting, ...] = (
+    Setting("cluster", "fake_cluster", _absolute,
+            "The file of a simulated cluster, for tests: its scheduler chooses devices, and nothing runs.",
+            "DIBS_FAKE_CLUSTER", "none"),
+)  # fmt: skip
 GATEWAY: tuple[Setting, ...] = (
     Setting("listen", "listen", _listens,
             "Addresses to listen on, each HOST:PORT. Beyond loopback a token must exist.", default="127.0.0.1:8080"),
@@ -346,7 +359,9 @@ TENANT: tuple[Setting, ...] = (
             default="no limit"),
     Setting("gpus", "gpus", _COUNT, "GPUs at once.", default="no limit"),
 )  # fmt: skip
-SECTIONS: dict[str, tuple[Setting, ...]] = {"mounts": MOUNTS, "docker": DOCKER, "podman": PODMAN, "gateway": GATEWAY}
+SECTIONS: dict[str, tuple[Setting, ...]] = {
+    "mounts": MOUNTS, "docker": DOCKER, "podman": PODMAN, "gateway": GATEWAY, "fake": FAKE,
+}  # fmt: skip
 _PREFIX = "DIBS_GATEWAY_"
 _DEFAULTS = Settings()
 
@@ -472,7 +487,7 @@ def _read_one(setting: Setting, name: str, value: Any, into: dict[str, Any], pro
 def _read_environment(
     env: Mapping[str, str], values: dict[str, Any], gateway: dict[str, Any], problems: list[Problem]
 ) -> None:
-    for table in (TOP, DOCKER, PODMAN):
+    for table in (TOP, DOCKER, PODMAN, FAKE):
         for setting in table:
             if env.get(setting.variable):
                 _read_one(setting, setting.variable, env[setting.variable], values, problems)

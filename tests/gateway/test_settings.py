@@ -157,7 +157,8 @@ def test_every_field_has_a_line_in_the_tables_and_every_line_a_field() -> None:
     fields = {field.name for field in msgspec.structs.fields(GatewaySettings)}
     assert {setting.field for setting in module.GATEWAY} == fields
     assert {setting.field for setting in module.TENANT} == {field.name for field in msgspec.structs.fields(Quota)}
-    rest = {setting.field for table in (module.TOP, module.MOUNTS, module.DOCKER, module.PODMAN) for setting in table}
+    tables = (module.TOP, module.MOUNTS, module.DOCKER, module.PODMAN, module.FAKE)
+    rest = {setting.field for table in tables for setting in table}
     assert rest | {"images", "gateway", "tenants"} == {field.name for field in msgspec.structs.fields(Settings)}
 
 

@@ -33,7 +33,12 @@ def test_the_index_itself_forbids_a_second_booking(home: Home) -> None:
         row = book(ledger, device("gpu-0"))
         lease = ledger.leases(sandbox_id=row.id)[0]
         database, host = ledger._db, ledger.host
-        database.execute("INSERT INTO leases VALUES ('ls-x', :id, :host, 'reserved', '[]', 0, 0)", id=row.id, host=host)
+        database.execute(
+            "INSERT INTO leases (id, sandbox_id, domain, state, devices, created_at, changed_at)"
+            " VALUES ('ls-x', :id, :host, 'reserved', '[]', 0, 0)",
+            id=row.id,
+            host=host,
+        )
         with pytest.raises(Duplicate):
             database.execute("INSERT INTO lease_units VALUES ('ls-x', :host, 'gpu-0', 1)", host=host)
         assert lease.state == "reserved"

@@ -65,7 +65,7 @@ def look_into(url: str) -> list[str]:
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
             twice = connection.execute(
-                "SELECT unit_id FROM lease_units WHERE live = 1 GROUP BY host, unit_id HAVING count(*) > 1"
+                "SELECT unit_id FROM lease_units WHERE live = 1 GROUP BY domain, unit_id HAVING count(*) > 1"
             ).fetchall()
             leases = connection.execute("SELECT id, devices FROM leases WHERE state <> 'free'").fetchall()
     except psycopg.OperationalError:

@@ -25,6 +25,8 @@ POINTS = [
     ("after", "backend", "render"),
     ("before", "ledger", "reserve"),
     ("after", "ledger", "reserve"),
+    ("before", "backend", "finalise"),
+    ("after", "backend", "finalise"),
     ("before", "backend", "create"),
     ("after", "backend", "create"),
     ("before", "backend", "observe"),

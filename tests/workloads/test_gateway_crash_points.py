@@ -15,6 +15,7 @@ from dibs.workloads.service import Workloads
 
 POINTS = [
     ("before", "ledger", "reserve"),
+    ("after", "backend", "finalise"),
     ("before", "backend", "create"),
     ("after", "backend", "create"),
     ("after", "backend", "observe"),
@@ -22,6 +23,7 @@ POINTS = [
     ("after", "ledger", "attach"),
     ("before", "backend", "start"),
     ("after", "backend", "start"),
+    ("before", "ledger", "forget_pending"),
     ("after", "ledger", "forget_pending"),
 ]
 

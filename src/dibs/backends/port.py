@@ -11,6 +11,7 @@ Terms
 Life
     render → finalise → create → observe → start → … → stop → delete        where the backend `holds`
     render → finalise → create → start → observe → … → stop → delete        where it does not
+    render → finalise → create → placement … → start → observe → …          where a scheduler chooses the devices
 
     `create` makes everything ready, devices and limits included, but holds the command back. `observe` looks. Only
     `start` lets the command run. If the caller dies between `create` and `start`, the workload goes away by itself.
@@ -28,12 +29,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import msgspec
 
 from dibs.devices.model import Attachment, DeviceId
 from dibs.process import ProcessName
+from dibs.request.model import Request
 
 if TYPE_CHECKING:
     import socket  # loading it takes longer than the rest of this file
@@ -111,6 +113,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     wishes: dict[str, Any] = {}  # those for this backend alone, already checked
     private: bool = False  # asked for from afar: no folder of the host is shared, not even the working directory
     owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: whoever makes it
+    delegated: Request | None = None  # what a scheduler has to find; None: its devices are booked, and are in `devices`
 
 
 class NodeFact(msgspec.Struct, frozen=True, order=True):
@@ -287,6 +290,45 @@ class Capability(msgspec.Struct, frozen=True):
     reason: str = ""
     remedy: str = ""
     code: str = ""  # of the problem, where there is a better one than that the backend is not available
+
+
+class PlacedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device that a scheduler has chosen, as it reports it. Its id is unique in the domain of the scheduler."""
+
+    id: str
+    model: str = ""
+    uuid: str = ""
+    memory: int | None = None
+
+
+class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a scheduler says of a workload now: it looks for a place (and why there is none yet), it has found one (it
+    may change), or there will be none."""
+
+    state: Literal["pending", "bound", "refused"]
+    reason: str = ""
+    node: str = ""
+    devices: tuple[PlacedDevice, ...] = ()
+
+
+class Scheduler(Protocol):
+    """Optional, beside `Backend`: the devices belong to a domain of their own (a cluster), whose scheduler chooses them
+    after `create`. What was created outlives its creator, and `create` finds it again by its id."""
+
+    domain: str  # "cluster:" and a name; the ledger's rows and its unique index are keyed by it
+
+    def placement(self, handle: Handle) -> Placement:
+        """Asked again and again; it must not wait. Raises NotFound if the workload is gone."""
+        ...
+
+    def nodes(self, placement: Placement) -> tuple[NodeFact, ...]:
+        """The device nodes that must be seen in a workload with this placement."""
+        ...
+
+
+def scheduler_of(backend: Backend) -> Scheduler | None:
+    """The scheduler of a backend that has one; None where this ledger decides on devices."""
+    return cast("Scheduler", backend) if getattr(backend, "domain", "") else None
 
 
 class Backend(Protocol):

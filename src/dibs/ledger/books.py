@@ -31,7 +31,8 @@ def new_id(prefix: str) -> str:
 class Books:
     """One open database, seen from one host."""
 
-    host: str
+    host: str  # the domain of this host: its devices are booked by this ledger
+    clusters: tuple[str, ...] = ()  # the domains of clusters that are served from here, whose schedulers decide
     _db: Database
     _queue_moved = False
     _verified = False  # in the transaction that is open
@@ -69,6 +70,16 @@ class Books:
         with self._db.write():
             yield
 
+    def _here(self, column: str = "domain") -> str:
+        """The condition that a row is of a domain that is seen from here. Its values are `_domains`."""
+        if not self.clusters:
+            return f"{column} = :domain"
+        return f"{column} IN (:domain{''.join(f', :domain{number}' for number in range(len(self.clusters)))})"
+
+    @property
+    def _domains(self) -> dict[str, str]:
+        return {"domain": self.host, **{f"domain{number}": name for number, name in enumerate(self.clusters)}}
+
     def note(self, kind: str, *, sandbox_id: str | None = None, lease_id: str | None = None, detail: str = "") -> None:
         """Write down what has happened. If it is about a sandbox, it is its tenant's to know, for ever."""
         self._db.execute(
@@ -103,7 +114,7 @@ class Beside(Books):
     """A part that is opened on a ledger, and shares its connection and its transactions."""
 
     def __init__(self, ledger: Books) -> None:
-        self.host = ledger.host
+        self.host, self.clusters = ledger.host, ledger.clusters
         self._db = ledger._db  # noqa: SLF001 - of the same family
 
 

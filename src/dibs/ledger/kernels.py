@@ -24,7 +24,7 @@ import msgspec
 
 from dibs.errors import Conflict, StateError
 from dibs.home import Home, write_private
-from dibs.ledger.rows import decoded, unsealed
+from dibs.ledger.rows import CLUSTER, decoded, unsealed
 from dibs.process import ProcessName, boot_id, ended_boots, host_id, known_as
 
 if TYPE_CHECKING:
@@ -128,16 +128,18 @@ def _first_name(database: Database, in_file: bool) -> str:
     """A ledger of an older dibs has rows already; those of a file are all this host's."""
     if in_file:
         rows = database.rows(
-            "SELECT host FROM sandboxes ORDER BY host <> :host, created_at DESC LIMIT 1", host=host_id()
+            f"SELECT domain FROM sandboxes WHERE domain NOT LIKE '{CLUSTER}%'"  # noqa: S608 - ours
+            " ORDER BY domain <> :host, created_at DESC LIMIT 1",
+            host=host_id(),
         )
         if rows:
-            return str(rows[0]["host"])
+            return str(rows[0]["domain"])
     return host_id()
 
 
 def _unregistered(database: Database, host: str) -> list[str]:
     """The boots whose sandboxes live, according to a ledger of a dibs that did not register them."""
-    rows = database.rows("SELECT owner FROM sandboxes WHERE host = :host AND ended_at IS NULL", host=host)
+    rows = database.rows("SELECT owner FROM sandboxes WHERE domain = :host AND ended_at IS NULL", host=host)
     found = {decoded(_OWNER, unsealed(row["owner"], "owner"), "owner of a sandbox").boot for row in rows}
     return sorted(found - {boot_id()})
 

@@ -30,9 +30,9 @@ class Leases(Books):
         now = time.time()
         lease = Lease(LeaseId(new_id("ls")), sandbox_id, "reserved", tuple(devices), now, now)
         self._db.execute(
-            "INSERT INTO leases (id, sandbox_id, host, state, devices, created_at, changed_at)"
-            " VALUES (:id, :sandbox, :host, 'reserved', :devices, :now, :now)",
-            id=lease.id, sandbox=sandbox_id, host=self.host, devices=encode(lease.devices), now=now,
+            "INSERT INTO leases (id, sandbox_id, domain, state, devices, created_at, changed_at)"
+            " VALUES (:id, :sandbox, :domain, 'reserved', :devices, :now, :now)",
+            id=lease.id, sandbox=sandbox_id, domain=self.host, devices=encode(lease.devices), now=now,
         )  # fmt: skip
         for device in devices:
             if device.share is not None:
@@ -46,6 +46,46 @@ class Leases(Books):
         self.note("lease.reserved", sandbox_id=sandbox_id, lease_id=lease.id, detail=_names(devices))
         return lease
 
+    def delegate(self, sandbox_id: SandboxId, domain: str, claim: str) -> Lease:
+        """Leave the choice of devices to the scheduler of a domain. Nothing is booked until it has decided: `bind`."""
+        now = time.time()
+        lease = Lease(
+            LeaseId(new_id("ls")), sandbox_id, "reserved", (), now, now, domain=domain, kind="delegated", claim=claim
+        )
+        self._db.execute(
+            "INSERT INTO leases (id, sandbox_id, domain, state, devices, created_at, changed_at, allocation, claim)"
+            " VALUES (:id, :sandbox, :domain, 'reserved', '[]', :now, :now, 'delegated', :claim)",
+            id=lease.id, sandbox=sandbox_id, domain=domain, now=now, claim=claim,
+        )  # fmt: skip
+        self.note("lease.delegated", sandbox_id=sandbox_id, lease_id=lease.id, detail=claim)
+        return lease
+
+    def bind(self, sandbox_id: SandboxId, node: str, devices: Sequence[LeasedDevice]) -> bool:
+        """Record what the scheduler has decided, or decided anew; False if that is known. The unique index holds in
+        every domain: raises Busy if another live lease of it has one of the devices."""
+        changed = False
+        for lease in self.leases(sandbox_id=sandbox_id):
+            if lease.kind == "booked" or (
+                lease.kind == "bound" and (lease.node, lease.devices) == (node, tuple(devices))
+            ):
+                continue
+            self._db.execute("DELETE FROM lease_units WHERE lease_id = :id", id=lease.id)
+            for device in devices:
+                for unit in (*device.units, *device.marks):
+                    if not self._book(lease.id, unit_key(unit, simulated=device.simulated), lease.domain):
+                        raise Busy(
+                            "the scheduler has given a device that another holds", field="device", value=device.id
+                        )
+            self._db.execute(
+                "UPDATE leases SET allocation = 'bound', node = :node, devices = :devices, changed_at = :now"
+                " WHERE id = :id",
+                id=lease.id, node=node, devices=encode(tuple(devices)), now=time.time(),
+            )  # fmt: skip
+            kind = "lease.moved" if lease.kind == "bound" else "lease.bound"
+            self.note(kind, sandbox_id=sandbox_id, lease_id=lease.id, detail=f"{node}: {_names(devices)}")
+            changed = True
+        return changed
+
     def _share(self, lease: Lease, device: LeasedDevice, share: Share) -> None:
         """Book a share. That the shares fit together was computed in this transaction; that nobody has the whole
         device is checked here again."""
@@ -54,18 +94,18 @@ class Leases(Books):
             raise Busy("the device is held whole", field="device", value=device.id)
         for name, amount in (share.consumed or {"": 0}).items():
             self._db.execute(
-                "INSERT INTO lease_shares (lease_id, host, device_id, share_id, capacity, amount, live)"
-                " VALUES (:lease, :host, :device, :share, :capacity, :amount, 1)",
-                lease=lease.id, host=self.host, device=unit_key(device.id, simulated=device.simulated), share=share.id,
-                capacity=name, amount=str(amount),
+                "INSERT INTO lease_shares (lease_id, domain, device_id, share_id, capacity, amount, live)"
+                " VALUES (:lease, :domain, :device, :share, :capacity, :amount, 1)",
+                lease=lease.id, domain=self.host, device=unit_key(device.id, simulated=device.simulated),
+                share=share.id, capacity=name, amount=str(amount),
             )  # fmt: skip
 
     def shares_of(self, device_id: str, *, simulated: bool) -> int:
         """How many shares of a device are held."""
         rows = self._db.rows(
             "SELECT count(DISTINCT share_id) AS n FROM lease_shares"
-            " WHERE live = 1 AND host = :host AND device_id = :device",
-            host=self.host, device=unit_key(device_id, simulated=simulated),
+            " WHERE live = 1 AND domain = :domain AND device_id = :device",
+            domain=self.host, device=unit_key(device_id, simulated=simulated),
         )  # fmt: skip
         return int(rows[0]["n"])
 
@@ -74,14 +114,14 @@ class Leases(Books):
         return [lease for one in sandboxes for lease in self.leases(sandbox_id=SandboxId(one), live_only=False)]
 
     def leases(self, *, sandbox_id: SandboxId | None = None, live_only: bool = True) -> list[Lease]:
-        where = "l.host = :host"
+        where = self._here("l.domain")
         where += " AND l.sandbox_id = :sandbox" if sandbox_id else ""
         where += " AND l.state <> 'free'" if live_only else ""
         rows = self._db.rows(
             "SELECT l.*, s.name AS sandbox_name, s.username, s.tenant, s.backend"  # noqa: S608 - fixed text
             " FROM leases l JOIN sandboxes s ON s.id = l.sandbox_id"
             f" WHERE {where} ORDER BY s.seq, l.id",
-            host=self.host, sandbox=sandbox_id,
+            **self._domains, sandbox=sandbox_id,
         )  # fmt: skip
         return [_lease(row) for row in rows]
 
@@ -90,8 +130,8 @@ class Leases(Books):
         rows = self._db.rows(
             "SELECT u.unit_id, l.id AS lease_id, l.sandbox_id, s.name, s.username, s.tenant, l.created_at, l.state"
             " FROM lease_units u JOIN leases l ON l.id = u.lease_id JOIN sandboxes s ON s.id = l.sandbox_id"
-            " WHERE u.live = 1 AND u.host = :host",
-            host=self.host,
+            " WHERE u.live = 1 AND u.domain = :domain",
+            domain=self.host,
         )
         return {
             row["unit_id"]: Holder(
@@ -103,12 +143,15 @@ class Leases(Books):
 
     def held_units(self) -> set[str]:
         """The keys of all booked units of this host: what a plan needs where nobody asks who has them."""
-        rows = self._db.rows("SELECT unit_id FROM lease_units WHERE live = 1 AND host = :host", host=self.host)
+        rows = self._db.rows("SELECT unit_id FROM lease_units WHERE live = 1 AND domain = :domain", domain=self.host)
         return {row["unit_id"] for row in rows}
 
     def any_shares(self) -> bool:
         """Whether a share of any device of this host is held."""
-        return bool(self._db.rows("SELECT 1 FROM lease_shares WHERE live = 1 AND host = :host LIMIT 1", host=self.host))
+        found = self._db.rows(
+            "SELECT 1 FROM lease_shares WHERE live = 1 AND domain = :domain LIMIT 1", domain=self.host
+        )
+        return bool(found)
 
     def tell_holders(self, device_id: str, kind: str, detail: str) -> None:
         """An event for every live lease that has a device."""
@@ -130,9 +173,9 @@ class Leases(Books):
         claims: dict[str, LeaseId] = {}
         booked: set[str] = set()
         for row in self._db.rows(
-            "SELECT id, devices, NULL AS unit_id FROM leases WHERE host = :host AND state <> 'free'"
-            " UNION ALL SELECT lease_id, NULL, unit_id FROM lease_units WHERE live = 1 AND host = :host",
-            host=self.host,
+            "SELECT id, devices, NULL AS unit_id FROM leases WHERE domain = :domain AND state <> 'free'"
+            " UNION ALL SELECT lease_id, NULL, unit_id FROM lease_units WHERE live = 1 AND domain = :domain",
+            domain=self.host,
         ):
             if row["unit_id"] is not None:
                 booked.add(row["unit_id"])
@@ -143,12 +186,12 @@ class Leases(Books):
                     claims.update({unit_key(unit, simulated=device.simulated): row["id"] for unit in units})
         return claims, booked
 
-    def _book(self, lease_id: str, unit: str) -> bool:
-        """Book a unit, by its key. False if another lease has it: the unique index decides."""
+    def _book(self, lease_id: str, unit: str, domain: str = "") -> bool:
+        """Book a unit, by its key, in a domain; "" is this host. False if another lease has it: the index decides."""
         return self._db.execute(
-            "INSERT INTO lease_units (lease_id, host, unit_id, live) VALUES (:lease, :host, :unit, 1)"
+            "INSERT INTO lease_units (lease_id, domain, unit_id, live) VALUES (:lease, :domain, :unit, 1)"
             " ON CONFLICT DO NOTHING",
-            lease=lease_id, host=self.host, unit=unit,
+            lease=lease_id, domain=domain or self.host, unit=unit,
         ) == 1  # fmt: skip
 
     def _free(self, sandbox_id: SandboxId, now: float) -> None:
@@ -186,4 +229,5 @@ def _lease(row: Any) -> Lease:
     return Lease(
         row["id"], row["sandbox_id"], row["state"], decoded(_DEVICES, row["devices"], f"lease {row['id']}"),
         row["created_at"], row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
+        row["domain"], row["allocation"], row["claim"], row["node"],
     )  # fmt: skip

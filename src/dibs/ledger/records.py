@@ -37,9 +37,28 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 _RECORD = msgspec.json.Decoder(Record)
 # What is written down of a row: all that a later process needs. Values that are pending are nobody's business there.
 _COLUMNS = (
-    "id", "name", "backend", "uid", "username", "owner", "spec", "folder", "handle", "receipt", "simulated",
-    "created_at", "started_at", "tenant", "labels", "annotations", "origin", "expires_at",
-)  # fmt: skip
+    "id",
+    "name",
+    "backend",
+    "uid",
+    "username",
+    "owner",
+    "spec",
+    "folder",
+    "handle",
+    "receipt",
+    "simulated",
+    "created_at",
+    "started_at",
+    "tenant",
+    "labels",
+    "annotations",
+    "origin",
+    "expires_at",
+    "group_id",
+    "rank",
+)
+_ADDED = {"group_id": "", "rank": 0}  # to what an older dibs wrote down  # fmt: skip
 
 
 class Records(Sandboxes):
@@ -47,12 +66,20 @@ class Records(Sandboxes):
 
     # -- keeping them -------------------------------------------------------------------------------------------------
 
-    def record_handle(self, sandbox_id: SandboxId, handle: bytes) -> None:
-        super().record_handle(sandbox_id, handle)
+    def record_handle(self, sandbox_id: SandboxId, handle: bytes, fence: int | None = None) -> None:
+        super().record_handle(sandbox_id, handle, fence)
         self._record(sandbox_id)
 
-    def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes, expires_at: float | None = None) -> None:
-        super().attach(sandbox_id, handle=handle, receipt=receipt, expires_at=expires_at)
+    def attach(
+        self,
+        sandbox_id: SandboxId,
+        *,
+        handle: bytes,
+        receipt: bytes,
+        expires_at: float | None = None,
+        fence: int | None = None,
+    ) -> None:
+        super().attach(sandbox_id, handle=handle, receipt=receipt, expires_at=expires_at, fence=fence)
         self._record(sandbox_id)
 
     def set_expiry(self, sandbox_id: SandboxId, at: float | None) -> None:
@@ -81,11 +108,11 @@ class Records(Sandboxes):
     def _record(self, sandbox_id: SandboxId) -> None:
         rows = self._db.rows(
             f"SELECT {', '.join(_COLUMNS)} FROM sandboxes"  # noqa: S608 - names of ours
-            " WHERE id = :id AND ended_at IS NULL AND handle IS NOT NULL",
-            id=sandbox_id,
-        )
+            " WHERE id = :id AND ended_at IS NULL AND handle IS NOT NULL AND domain = :domain",
+            id=sandbox_id, domain=self.host,
+        )  # fmt: skip
         if not rows:
-            return  # it has ended, or is not made yet
+            return  # it has ended, or is not made yet; or it is a cluster's, which knows what it has
         record = Record(dict(rows[0]), tuple(self.leases(sandbox_id=sandbox_id)))
         try:
             _write(self._records, sandbox_id, sealed(encode(record)).encode(), self.home)
@@ -122,7 +149,8 @@ class Records(Sandboxes):
         if not names:
             return []
         known = self._db.rows(
-            "SELECT id FROM sandboxes WHERE host = :host AND ended_at IS NULL AND handle IS NOT NULL", host=self.host
+            "SELECT id FROM sandboxes WHERE domain = :domain AND ended_at IS NULL AND handle IS NOT NULL",
+            domain=self.host,
         )
         return sorted({name for name in names if not name.startswith(".")} - {row["id"] for row in known})
 
@@ -158,21 +186,23 @@ class Records(Sandboxes):
         sandbox_id = SandboxId(row["id"])
         try:
             PROCESS.decode(unsealed(row["owner"], "owner"))
-            values = {name: row[name] for name in _COLUMNS}
+            values = {name: row[name] for name in _COLUMNS if name not in _ADDED}
+            values |= {name: row.get(name, other) for name, other in _ADDED.items()}
         except (KeyError, msgspec.DecodeError, StateError) as error:
             raise self._unreadable(sandbox_id, str(error)) from error
         live = self._db.rows(
-            "SELECT id FROM sandboxes WHERE name = :name AND tenant = :tenant AND host = :host AND ended_at IS NULL",
-            name=row["name"], tenant=row["tenant"], host=self.host,
+            "SELECT id FROM sandboxes"
+            " WHERE name = :name AND tenant = :tenant AND domain = :domain AND ended_at IS NULL",
+            name=row["name"], tenant=row["tenant"], domain=self.host,
         )  # fmt: skip
         if any(other["id"] != sandbox_id for other in live):
             values["name"] = sandbox_id  # another has the name now
-        columns = [*_COLUMNS, "host", "state"]
+        columns = [*_COLUMNS, "domain", "state"]
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "id")
         self._db.execute(
             f"INSERT INTO sandboxes ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"  # noqa: S608 - names of ours
             f" ON CONFLICT (id) DO UPDATE SET {changes}, ended_at = NULL, exit = NULL, reason = NULL",
-            **values, host=self.host, state=state,
+            **values, domain=self.host, state=state,
         )  # fmt: skip
         if started:
             self.forget_pending(sandbox_id)
@@ -184,10 +214,10 @@ class Records(Sandboxes):
     def _restore_lease(self, lease: Lease) -> list[str]:
         lost = []
         self._db.execute(
-            "INSERT INTO leases (id, sandbox_id, host, state, devices, created_at, changed_at)"
-            " VALUES (:id, :sandbox, :host, 'attached', :devices, :created, :changed)"
+            "INSERT INTO leases (id, sandbox_id, domain, state, devices, created_at, changed_at)"
+            " VALUES (:id, :sandbox, :domain, 'attached', :devices, :created, :changed)"
             " ON CONFLICT (id) DO UPDATE SET state = 'attached', devices = excluded.devices",
-            id=lease.id, sandbox=lease.sandbox_id, host=self.host, devices=encode(lease.devices),
+            id=lease.id, sandbox=lease.sandbox_id, domain=self.host, devices=encode(lease.devices),
             created=lease.created_at, changed=lease.changed_at,
         )  # fmt: skip
         for table in ("lease_units", "lease_shares"):
@@ -205,9 +235,9 @@ class Records(Sandboxes):
         assert device.share is not None
         for name, amount in (device.share.consumed or {"": 0}).items():
             self._db.execute(
-                "INSERT INTO lease_shares (lease_id, host, device_id, share_id, capacity, amount, live)"
-                " VALUES (:lease, :host, :device, :share, :capacity, :amount, 1)",
-                lease=lease.id, host=self.host, device=unit_key(device.id, simulated=device.simulated),
+                "INSERT INTO lease_shares (lease_id, domain, device_id, share_id, capacity, amount, live)"
+                " VALUES (:lease, :domain, :device, :share, :capacity, :amount, 1)",
+                lease=lease.id, domain=self.host, device=unit_key(device.id, simulated=device.simulated),
                 share=device.share.id, capacity=name, amount=str(amount),
             )  # fmt: skip
 

@@ -11,9 +11,11 @@ from dibs.errors import StateError
 from dibs.process import ProcessName
 
 SandboxId = NewType("SandboxId", str)
+CLUSTER = "cluster:"  # how the name of a domain begins that is no host
 LeaseId = NewType("LeaseId", str)
 
 SandboxState = Literal["queued", "creating", "running", "paused", "stopping", "exited", "failed"]
+Step = Literal["booked", "created", "placed", "proved", "started"]
 LeaseState = Literal["reserved", "attached", "draining", "free"]
 
 
@@ -51,7 +53,32 @@ class LeasedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     marks: tuple[str, ...] = ()  # its hardware, whatever it is called; booked like units
 
 
+class Booked(msgspec.Struct, frozen=True, tag="booked"):
+    """An allocation that this ledger has decided: these devices, from the moment of the booking."""
+
+    devices: tuple[LeasedDevice, ...]
+
+
+class Delegated(msgspec.Struct, frozen=True, tag="delegated"):
+    """An allocation that a scheduler decides: what it was asked for, as the request says it."""
+
+    claim: str
+
+
+class Bound(msgspec.Struct, frozen=True, tag="bound"):
+    """A delegated allocation that the scheduler has decided: these devices of this node."""
+
+    claim: str
+    node: str
+    devices: tuple[LeasedDevice, ...]
+
+
+Allocation = Booked | Delegated | Bound
+
+
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a sandbox holds. `domain`: who has the authority over its devices, this host or a cluster."""
+
     id: LeaseId
     sandbox_id: SandboxId
     state: LeaseState
@@ -62,6 +89,16 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     username: str = ""
     tenant: str = ""
     backend: str = ""
+    domain: str = ""
+    kind: Literal["booked", "delegated", "bound"] = "booked"
+    claim: str = ""
+    node: str = ""
+
+    @property
+    def allocation(self) -> Allocation:
+        if self.kind == "booked":
+            return Booked(self.devices)
+        return Delegated(self.claim) if self.kind == "delegated" else Bound(self.claim, self.node, self.devices)
 
 
 class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,6 +108,10 @@ class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
     `labels` may change later, the spec keeps what was asked. `annotations` are what a facade keeps of its own.
     `pending` is the request with all its values, as long as a gateway still has to deliver it. `origin` is "" for a
     dibs process of its own, "gateway" for what a gateway has accepted: that is taken over when the gateway dies.
+
+    `step`: how far its delivery has come. `fence` counts who has delivered it: one that was taken over by another
+    process is refused by its older number. `waits_for` is what a scheduler says while it has not placed it. `group`:
+    the id that the members of a group share, each with its `rank`.
     """
 
     id: SandboxId
@@ -96,6 +137,12 @@ class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: bytes | None = None
     origin: Literal["", "gateway"] = ""
     expires_at: float | None = None
+    domain: str = ""  # the cluster whose scheduler chooses its devices; "": this host
+    step: Step = "booked"
+    fence: int = 0
+    waits_for: str = ""
+    group: str = ""
+    rank: int = 0
 
     @property
     def live(self) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.leases import Leases
-from dibs.ledger.rows import DAMAGE, SandboxId, SandboxRow, damaged, encode, sealed, unsealed
+from dibs.ledger.rows import CLUSTER, DAMAGE, SandboxId, SandboxRow, Step, damaged, decoded, encode, sealed, unsealed
 from dibs.ledger.tickets import PROCESS, Tickets
 from dibs.process import ProcessName
 
@@ -33,13 +33,13 @@ class Sandboxes(Leases, Tickets):
         """Enter a sandbox that is about to be created, or that waits for it. Its name must be free in its tenant."""
         self._db.require_room()
         added = self._db.execute(
-            "INSERT INTO sandboxes (id, host, name, backend, state, uid, username, owner, spec, folder, simulated,"
-            " created_at, tenant, labels, annotations, pending, origin, expires_at, seq) VALUES (:id, :host, :name,"
-            " :backend, :state, :uid, :username, :owner, :spec, :folder, :simulated, :created_at, :tenant, :labels,"
-            " :annotations, :pending, :origin, :expires_at,"
-            " (SELECT COALESCE(max(seq), 0) + 1 FROM sandboxes WHERE host = :host)) ON CONFLICT DO NOTHING",
+            "INSERT INTO sandboxes (id, domain, name, backend, state, uid, username, owner, spec, folder, simulated,"
+            " created_at, tenant, labels, annotations, pending, origin, expires_at, group_id, rank, seq)"
+            " VALUES (:id, :domain, :name, :backend, :state, :uid, :username, :owner, :spec, :folder, :simulated,"
+            " :created_at, :tenant, :labels, :annotations, :pending, :origin, :expires_at, :group, :rank,"
+            " (SELECT COALESCE(max(seq), 0) + 1 FROM sandboxes WHERE domain = :domain)) ON CONFLICT DO NOTHING",
             id=row.id,
-            host=self.host,
+            domain=row.domain or self.host,
             name=row.name,
             backend=row.backend,
             state=row.state,
@@ -56,6 +56,8 @@ class Sandboxes(Leases, Tickets):
             pending=_text(row.pending),
             origin=row.origin,
             expires_at=row.expires_at,
+            group=row.group,
+            rank=row.rank,
         )
         if added != 1:
             raise Conflict(
@@ -74,16 +76,40 @@ class Sandboxes(Leases, Tickets):
         self._leave_queue(sandbox_id, "served")
         self.note("sandbox.creating", sandbox_id=sandbox_id)
 
-    def record_handle(self, sandbox_id: SandboxId, handle: bytes) -> None:
+    def record_handle(self, sandbox_id: SandboxId, handle: bytes, fence: int | None = None) -> None:
         """What is being created has a name on its backend already: whoever finds the row later can look for it."""
         self._move(
             sandbox_id,
-            "UPDATE sandboxes SET handle = :handle WHERE id = :id AND state = 'creating'",
+            "UPDATE sandboxes SET handle = :handle, step = 'created' WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
+            fence,
             handle=sealed(handle.decode()),
         )
 
-    def attach(self, sandbox_id: SandboxId, *, handle: bytes, receipt: bytes, expires_at: float | None = None) -> None:
+    def tell_placement(self, sandbox_id: SandboxId, step: Step, waits_for: str, fence: int | None = None) -> None:
+        """What the scheduler says of a sandbox that is being created. Told once for each thing that it says."""
+        row = self.sandbox(sandbox_id)
+        if (row.step, row.waits_for) == (step, waits_for):
+            return
+        self._move(
+            sandbox_id,
+            "UPDATE sandboxes SET step = :step, waits_for = :waits_for WHERE id = :id AND state = 'creating'",
+            "the sandbox is no longer being created",
+            fence,
+            step=step, waits_for=waits_for,
+        )  # fmt: skip
+        if waits_for:
+            self.note("sandbox.pending", sandbox_id=sandbox_id, detail=waits_for)
+
+    def attach(
+        self,
+        sandbox_id: SandboxId,
+        *,
+        handle: bytes,
+        receipt: bytes,
+        expires_at: float | None = None,
+        fence: int | None = None,
+    ) -> None:
         """The workload is ready and was seen to have what was planned. Only after this may its command run.
 
         Without `expires_at` an earlier one stays.
@@ -92,8 +118,10 @@ class Sandboxes(Leases, Tickets):
         self._move(
             sandbox_id,
             "UPDATE sandboxes SET state = 'running', handle = :handle, receipt = :receipt, started_at = :now,"
-            " expires_at = COALESCE(:expires, expires_at) WHERE id = :id AND state = 'creating'",
+            " step = 'proved', waits_for = '', expires_at = COALESCE(:expires, expires_at)"
+            " WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
+            fence,
             handle=sealed(handle.decode()), receipt=receipt.decode(), now=now, expires=expires_at,
         )  # fmt: skip
         self._db.execute(
@@ -104,13 +132,13 @@ class Sandboxes(Leases, Tickets):
 
     def forget_pending(self, sandbox_id: SandboxId) -> None:
         """The command runs: the request's values are not needed any more, and go."""
-        self._db.execute("UPDATE sandboxes SET pending = NULL WHERE id = :id", id=sandbox_id)
+        self._db.execute("UPDATE sandboxes SET pending = NULL, step = 'started' WHERE id = :id", id=sandbox_id)
 
     def reopen(self, sandbox_id: SandboxId) -> bool:
         """Attached, but its gateway died before the command was let go: it is made once more, on the same devices."""
         changed = self._db.execute(
             "UPDATE sandboxes SET state = 'creating', handle = NULL, receipt = NULL, started_at = NULL,"
-            " expires_at = NULL WHERE id = :id AND state = 'running' AND pending IS NOT NULL",
+            " step = 'booked', expires_at = NULL WHERE id = :id AND state = 'running' AND pending IS NOT NULL",
             id=sandbox_id,
         )
         if changed != 1:
@@ -122,7 +150,13 @@ class Sandboxes(Leases, Tickets):
         self.note("sandbox.creating", sandbox_id=sandbox_id, detail="once more: its gateway died before it was started")
         return True
 
-    def _move(self, sandbox_id: SandboxId, statement: str, refusal: str, **values: Any) -> None:
+    def _move(
+        self, sandbox_id: SandboxId, statement: str, refusal: str, fence: int | None = None, **values: Any
+    ) -> None:
+        """`fence`: the number under which the caller delivers it; one that was taken over by another is refused."""
+        if fence is not None:
+            statement += " AND fence = :fence"
+            values["fence"] = fence
         if self._db.execute(statement, id=sandbox_id, **values) != 1:
             raise Conflict(refusal, field="sandbox", value=sandbox_id)
 
@@ -205,7 +239,8 @@ class Sandboxes(Leases, Tickets):
         """Take a live sandbox over from a process that is gone, with its place in the queue. Of several who try, one
         gets True."""
         changed = self._db.execute(
-            "UPDATE sandboxes SET owner = :new WHERE id = :id AND owner IN (:old, :unsealed) AND ended_at IS NULL",
+            "UPDATE sandboxes SET owner = :new, fence = fence + 1"
+            " WHERE id = :id AND owner IN (:old, :unsealed) AND ended_at IS NULL",
             id=sandbox_id, old=sealed(encode(old_owner)), unsealed=encode(old_owner), new=sealed(encode(new_owner)),
         )  # fmt: skip
         if changed != 1:
@@ -214,24 +249,49 @@ class Sandboxes(Leases, Tickets):
         self.note("sandbox.adopted", sandbox_id=sandbox_id, detail=f"by process {new_owner.pid}")
         return True
 
+    def beat(self, owner: ProcessName) -> None:
+        """A sign of life of a process that delivers, for those on other hosts, who cannot see it."""
+        self._db.execute(
+            "INSERT INTO heartbeats (owner, beat, at) VALUES (:owner, 1, :now)"
+            " ON CONFLICT (owner) DO UPDATE SET beat = heartbeats.beat + 1, at = excluded.at",
+            owner=encode(owner), now=time.time(),
+        )  # fmt: skip
+
+    def beats(self) -> dict[ProcessName, int]:
+        """The last sign of life of each; only that it changes means something."""
+        rows = self._db.rows("SELECT owner, beat FROM heartbeats")
+        return {decoded(PROCESS, row["owner"], "heartbeat"): row["beat"] for row in rows}
+
+    def forget_beats(self, before: float) -> None:
+        """Drop the signs of life that are older than this, by the wall clock."""
+        self._db.execute("DELETE FROM heartbeats WHERE at < :before", before=before)
+
     # -- finding them -------------------------------------------------------------------------------------------------
 
     def sandboxes(
         self, *, live_only: bool = False, tenant: str | None = None, states: Sequence[str] | None = None
     ) -> list[SandboxRow]:
-        """Those of this host, oldest first. `tenant` None: everybody's."""
+        """Those of this host and of its clusters, oldest first. `tenant` None: all tenants'."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
         rows = self._db.rows(
-            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY seq",  # noqa: S608 - fixed text
-            host=self.host, **values,
+            f"SELECT * FROM sandboxes WHERE {self._here()}{where} ORDER BY seq",  # noqa: S608 - fixed text
+            **self._domains, **values,
+        )  # fmt: skip
+        return [_sandbox(row) for row in rows]
+
+    def group(self, group: str) -> list[SandboxRow]:
+        """The members of a group, alive or ended, by rank."""
+        rows = self._db.rows(
+            f"SELECT * FROM sandboxes WHERE group_id = :group AND {self._here()} ORDER BY rank",  # noqa: S608 - fixed text
+            group=group, **self._domains,
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
 
     def living(self) -> list[tuple[str, str]]:
         """Id and handle of every live sandbox of this host that has one: what a frequent look needs, and no more."""
         rows = self._db.rows(
-            "SELECT id, handle FROM sandboxes WHERE host = :host AND ended_at IS NULL AND handle IS NOT NULL",
-            host=self.host,
+            f"SELECT id, handle FROM sandboxes WHERE {self._here()} AND ended_at IS NULL AND handle IS NOT NULL",  # noqa: S608 - fixed text
+            **self._domains,
         )
         return [(row["id"], unsealed(row["handle"], f"handle of {row['id']}")) for row in rows]
 
@@ -249,12 +309,12 @@ class Sandboxes(Leases, Tickets):
         """A part of those that pass the filters (all labels must be there), and how many pass."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
         order = "seq DESC" if newest_first else "seq"
-        values["host"] = self.host
+        values |= self._domains
         if labels:
             return self._page_of_labelled(where, values, labels, order, offset, limit)
-        total = self._db.rows(f"SELECT count(*) AS n FROM sandboxes WHERE host = :host{where}", **values)[0]["n"]  # noqa: S608 - fixed text
+        total = self._db.rows(f"SELECT count(*) AS n FROM sandboxes WHERE {self._here()}{where}", **values)[0]["n"]  # noqa: S608 - fixed text
         rows = self._db.rows(
-            f"SELECT * FROM sandboxes WHERE host = :host{where} ORDER BY {order} LIMIT :limit OFFSET :offset",  # noqa: S608 - fixed text
+            f"SELECT * FROM sandboxes WHERE {self._here()}{where} ORDER BY {order} LIMIT :limit OFFSET :offset",  # noqa: S608 - fixed text
             limit=limit, offset=offset, **values,
         )  # fmt: skip
         return [_sandbox(row) for row in rows], int(total)
@@ -280,7 +340,7 @@ class Sandboxes(Leases, Tickets):
             where += f" AND labels LIKE :l{number} ESCAPE '!'"
             values[f"l{number}"] = "%" + _like(f"{encode(key)}:{encode(value)}") + "%"
         found = self._db.rows(
-            f"SELECT id, labels FROM sandboxes WHERE host = :host{where} ORDER BY {order}",  # noqa: S608 - fixed text
+            f"SELECT id, labels FROM sandboxes WHERE {self._here()}{where} ORDER BY {order}",  # noqa: S608 - fixed text
             **values,
         )
         ids = [row["id"] for row in found if wanted <= _STRINGS.decode(row["labels"]).items()]
@@ -297,9 +357,9 @@ class Sandboxes(Leases, Tickets):
     def ended_beyond(self, keep: int, limit: int = 100) -> list[SandboxRow]:
         """Ended sandboxes that are not among the `keep` that ended last; not more than `limit` of them."""
         rows = self._db.rows(
-            "SELECT * FROM sandboxes WHERE host = :host AND ended_at IS NOT NULL"
+            f"SELECT * FROM sandboxes WHERE {self._here()} AND ended_at IS NOT NULL"  # noqa: S608 - fixed text
             " ORDER BY ended_at DESC LIMIT :limit OFFSET :keep",
-            host=self.host, limit=limit, keep=keep,
+            **self._domains, limit=limit, keep=keep,
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
 
@@ -313,13 +373,13 @@ class Sandboxes(Leases, Tickets):
         if len(reference) > LONGEST_REFERENCE:
             raise NotFound("there is no such sandbox", field="sandbox", value=reference[:64], remedy=_UNKNOWN_REMEDY)
         of = " AND tenant = :tenant" if tenant is not None else ""
-        values: dict[str, Any] = {"ref": reference, "host": self.host}
+        values: dict[str, Any] = {"ref": reference, **self._domains}
         if tenant is not None:
             values["tenant"] = tenant
         rows = self._db.rows(f"SELECT * FROM sandboxes WHERE id = :ref{of}", **values)  # noqa: S608 - fixed text
         if not rows:
             rows = self._db.rows(
-                f"SELECT * FROM sandboxes WHERE host = :host AND name = :ref{of}"  # noqa: S608 - fixed text
+                f"SELECT * FROM sandboxes WHERE {self._here()} AND name = :ref{of}"  # noqa: S608 - fixed text
                 " ORDER BY uid <> :uid, ended_at IS NOT NULL, tenant <> '', seq DESC LIMIT 2",
                 **values, uid=-1 if uid is None else uid,
             )  # fmt: skip
@@ -331,7 +391,7 @@ class Sandboxes(Leases, Tickets):
                 rows = rows[:1]
         if not rows and len(reference) >= 4 and reference.replace("-", "").isalnum():
             rows = self._db.rows(
-                f"SELECT * FROM sandboxes WHERE host = :host{of} AND (id LIKE :start OR id LIKE :long) LIMIT 2",  # noqa: S608 - fixed text
+                f"SELECT * FROM sandboxes WHERE {self._here()}{of} AND (id LIKE :start OR id LIKE :long) LIMIT 2",  # noqa: S608 - fixed text
                 start=f"{reference}%", long=f"sb-{reference}%", **values,
             )  # fmt: skip
         if not rows:
@@ -412,4 +472,10 @@ def _whole(row: Any) -> SandboxRow:
         pending=data("pending"),
         origin=row["origin"],
         expires_at=row["expires_at"],
+        domain=row["domain"] if row["domain"].startswith(CLUSTER) else "",
+        step=row["step"],
+        fence=row["fence"],
+        waits_for=row["waits_for"],
+        group=row["group_id"],
+        rank=row["rank"],
     )

@@ -3,7 +3,7 @@
 
 CREATE TABLE sandboxes (
     id          TEXT PRIMARY KEY,
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     name        TEXT NOT NULL,
     backend     TEXT NOT NULL,
     state       TEXT NOT NULL
@@ -27,46 +27,57 @@ CREATE TABLE sandboxes (
     pending     TEXT,
     origin      TEXT NOT NULL DEFAULT '',
     expires_at  REAL,
-    seq         INTEGER NOT NULL DEFAULT 0
+    seq         INTEGER NOT NULL DEFAULT 0,
+    step        TEXT NOT NULL DEFAULT 'booked',
+    fence       INTEGER NOT NULL DEFAULT 0,
+    waits_for   TEXT NOT NULL DEFAULT '',
+    group_id    TEXT NOT NULL DEFAULT '',
+    rank        INTEGER NOT NULL DEFAULT 0
 );
 
 -- A name is free again when its sandbox has ended. Names are those of one user: two users, or two tenants, may have the same.
-CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (host, tenant, uid, name) WHERE ended_at IS NULL;
-CREATE INDEX sandboxes_by_end ON sandboxes (host, ended_at);
+CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (domain, tenant, uid, name) WHERE ended_at IS NULL;
+CREATE INDEX sandboxes_by_end ON sandboxes (domain, ended_at);
 -- The order of creation is `seq`: a clock may jump.
-CREATE INDEX sandboxes_by_creation ON sandboxes (host, seq);
-CREATE INDEX sandboxes_by_name ON sandboxes (host, name, seq);
+CREATE INDEX sandboxes_by_creation ON sandboxes (domain, seq);
+CREATE INDEX sandboxes_by_name ON sandboxes (domain, name, seq);
 -- What lives is looked through at every start, whatever has ended is not.
-CREATE INDEX sandboxes_live ON sandboxes (host, seq) WHERE ended_at IS NULL;
+CREATE INDEX sandboxes_live ON sandboxes (domain, seq) WHERE ended_at IS NULL;
 
+CREATE INDEX sandboxes_by_group ON sandboxes (group_id, rank) WHERE group_id <> '';
+
+-- A lease is booked by this ledger, or delegated to the scheduler of its domain and later bound to a node.
 CREATE TABLE leases (
     id          TEXT PRIMARY KEY,
     sandbox_id  TEXT NOT NULL REFERENCES sandboxes (id),
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     state       TEXT NOT NULL CHECK (state IN ('reserved', 'attached', 'draining', 'free')),
     devices     TEXT NOT NULL,
     created_at  REAL NOT NULL,
-    changed_at  REAL NOT NULL
+    changed_at  REAL NOT NULL,
+    allocation  TEXT NOT NULL DEFAULT 'booked',
+    claim       TEXT NOT NULL DEFAULT '',
+    node        TEXT NOT NULL DEFAULT ''
 );
 
 CREATE INDEX leases_by_sandbox ON leases (sandbox_id);
-CREATE INDEX leases_live ON leases (host) WHERE state <> 'free';
+CREATE INDEX leases_live ON leases (domain) WHERE state <> 'free';
 
 CREATE TABLE lease_units (
     lease_id    TEXT NOT NULL REFERENCES leases (id),
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     unit_id     TEXT NOT NULL,
     live        INTEGER NOT NULL CHECK (live IN (0, 1)),
     PRIMARY KEY (lease_id, unit_id)
 );
 
--- The proof: a unit of hardware is in at most one live lease of a host.
-CREATE UNIQUE INDEX lease_units_live ON lease_units (host, unit_id) WHERE live = 1;
+-- The proof: a unit of hardware is in at most one live lease of its domain, which is a host or a cluster.
+CREATE UNIQUE INDEX lease_units_live ON lease_units (domain, unit_id) WHERE live = 1;
 
 -- Shares of devices that several leases may have at once. Amounts are in billionths, exact.
 CREATE TABLE lease_shares (
     lease_id    TEXT NOT NULL REFERENCES leases (id),
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     device_id   TEXT NOT NULL,
     share_id    TEXT NOT NULL,
     capacity    TEXT NOT NULL,
@@ -75,18 +86,18 @@ CREATE TABLE lease_shares (
     PRIMARY KEY (share_id, capacity)
 );
 
-CREATE INDEX lease_shares_live ON lease_shares (host, device_id) WHERE live = 1;
+CREATE INDEX lease_shares_live ON lease_shares (domain, device_id) WHERE live = 1;
 
 -- Taints that a person has put on devices.
 CREATE TABLE taints (
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     device_id   TEXT NOT NULL,
     key         TEXT NOT NULL,
     value       TEXT NOT NULL,
     effect      TEXT NOT NULL CHECK (effect IN ('None', 'NoSchedule', 'NoExecute')),
     username    TEXT NOT NULL,
     created_at  REAL NOT NULL,
-    PRIMARY KEY (host, device_id, key, effect)
+    PRIMARY KEY (domain, device_id, key, effect)
 );
 
 -- The queue, in the order of `seq`. `deadline` and `called_at` are seconds of CLOCK_BOOTTIME in the boot `boot`; `wake` is
@@ -95,7 +106,7 @@ CREATE TABLE taints (
 CREATE TABLE tickets (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
-    host        TEXT NOT NULL,
+    domain      TEXT NOT NULL,
     uid         INTEGER NOT NULL,
     username    TEXT NOT NULL,
     owner       TEXT NOT NULL,
@@ -205,3 +216,10 @@ CREATE TABLE kernels (
 );
 
 CREATE UNIQUE INDEX kernels_current ON kernels (host) WHERE ended_at IS NULL;
+
+-- Signs of life of the processes that deliver, for those on other hosts. Only that `beat` changes means something.
+CREATE TABLE heartbeats (
+    owner       TEXT PRIMARY KEY,
+    beat        INTEGER NOT NULL,
+    at          REAL NOT NULL
+);

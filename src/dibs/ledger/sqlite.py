@@ -14,7 +14,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,9 @@ class SqliteDatabase:
                     yield
                     with explained(self.path):
                         self._connection.execute("COMMIT")
-                        if ballast.is_full(self._home.state):
+                    if ballast.is_full(self._home.state):
+                        # It is committed, whatever becomes of this: there may be no room for it until the ballast goes.
+                        with suppress(sqlite3.OperationalError):
                             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 except BaseException:
                     if self._connection.in_transaction:  # a full disk may have rolled it back already
@@ -209,6 +211,8 @@ def explained(path: Path) -> Iterator[None]:
         raise _translate(error, path) from error
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
+    except UnicodeDecodeError as error:  # of SQLite's own words: it quotes a schema that is damaged
+        raise _translate(sqlite3.DatabaseError(f"malformed database schema: {error}"), path) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(path, error.strerror or "") from error

@@ -35,8 +35,10 @@ class Ledger(Records, Taints):
 
     is_new = False
 
-    def __init__(self, home: Home, url: str | None = None) -> None:
+    def __init__(self, home: Home, url: str | None = None, clusters: tuple[str, ...] = ()) -> None:
+        """`clusters`: the domains of the clusters that are served from here."""
         self.home = home.make()
+        self.clusters = clusters
         self._url = os.environ.get("DIBS_LEDGER", "") if url is None else url
         self._open_db: Database | None = None
         self._db  # noqa: B018  # opened now, so that what is wrong is told now

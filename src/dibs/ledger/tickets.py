@@ -42,10 +42,10 @@ class Tickets(Books):
         """Take the last place. `wake`: the FIFO named after `ticket` on which the owner listens for its turn."""
         ticket = ticket or new_id("tk")
         self._db.execute(
-            "INSERT INTO tickets (id, host, uid, username, owner, request, created_at, sandbox_id, tenant, boot,"
-            " deadline, wake, kept) VALUES (:id, :host, :uid, :username, :owner, :request, :now, :sandbox, :tenant,"
+            "INSERT INTO tickets (id, domain, uid, username, owner, request, created_at, sandbox_id, tenant, boot,"
+            " deadline, wake, kept) VALUES (:id, :domain, :uid, :username, :owner, :request, :now, :sandbox, :tenant,"
             " :boot, :deadline, :wake, :kept)",
-            id=ticket, host=self.host, uid=uid, username=username, owner=encode(owner), request=request.decode(),
+            id=ticket, domain=self.host, uid=uid, username=username, owner=encode(owner), request=request.decode(),
             now=time.time(), sandbox=sandbox_id, tenant=tenant, boot=boot_id(),
             deadline=None if wait_seconds is None else boottime() + wait_seconds, wake=wake, kept=kept,
         )  # fmt: skip
@@ -64,16 +64,16 @@ class Tickets(Books):
         """How many wait up to and including this one, and how many in all."""
         rows = self._db.rows(
             "SELECT count(*) AS n, COALESCE(sum(CASE WHEN seq <= (SELECT seq FROM tickets WHERE id = :id) THEN 1 ELSE 0"
-            " END), 0) AS place FROM tickets WHERE host = :host",
-            id=ticket, host=self.host,
+            " END), 0) AS place FROM tickets WHERE domain = :domain",
+            id=ticket, domain=self.host,
         )  # fmt: skip
         return int(rows[0]["place"]), int(rows[0]["n"])
 
     def _tickets(self, where: str, limit: int | None = None, **values: Any) -> list[Mapping[str, Any]]:
         most = "" if limit is None else f" LIMIT {limit}"
         return self._db.rows(
-            f"SELECT * FROM tickets WHERE host = :host{where} ORDER BY seq{most}",  # noqa: S608 - fixed text
-            host=self.host, **values,
+            f"SELECT * FROM tickets WHERE domain = :domain{where} ORDER BY seq{most}",  # noqa: S608 - fixed text
+            domain=self.host, **values,
         )  # fmt: skip
 
     def _wake_first(self) -> None:

@@ -43,6 +43,10 @@ def _row(local: Cell, docker: Cell, podman: Cell, fake: Cell) -> dict[str, Cell]
     return {"local": local, "docker": docker, "podman": podman, "fake": fake}
 
 
+def _left(how: str) -> Cell:
+    return Cell(Outcome.DELEGATED, how)
+
+
 def _alike(cell: Cell, fake: Cell | None = None) -> dict[str, Cell]:
     return _row(cell, cell, cell, fake or cell)
 
@@ -198,7 +202,24 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
 }
 
-BACKENDS: tuple[str, ...] = ("local", "docker", "podman", "fake")
+_SCHEDULED = _left("the cluster's scheduler chooses; followed until it is bound to a node, then proved like any other")
+_IN_CLUSTER = {
+    "gpu.count": _SCHEDULED,
+    "gpu.models": _SCHEDULED,
+    "gpu.all": _no("a scheduler is asked for a number"),
+    "gpu.vendor": _no("its cards have models only"),
+    "gpu.memory": _no("its cards have models only"),
+    "gpu.profile": _no("its cards have models only"),
+    "devices": _no("the scheduler chooses"),
+    "where": _no("its scheduler knows no CEL"),
+    "claim": _no("its scheduler knows no claims"),
+    "allow_busy": _no("the scheduler chooses"),
+    "wait": _yes("how long the scheduler may take, by the wall clock; a minute if it is not said"),
+}
+for _field, _cells in TABLE.items():
+    _cells["fake-cluster"] = _IN_CLUSTER.get(_field, _cells["fake"])
+
+BACKENDS: tuple[str, ...] = ("local", "docker", "podman", "fake", "fake-cluster")
 
 
 def cell(field: str, backend: str) -> Cell:

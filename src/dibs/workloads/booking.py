@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from dibs.backends.port import Backend
+from dibs.backends.port import Backend, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import QuotaExceeded, StateError
 from dibs.home import Home
@@ -53,6 +53,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     foreground: bool = False
     origin: Literal["", "gateway"] = ""  # "gateway": any gateway on this ledger finishes what was begun
     annotations: Mapping[str, str] = {}
+    fence: int = 0  # of the row: see `SandboxRow`
+    group: str = ""
+    rank: int = 0
+    group_env: Mapping[str, str] = {}  # what a member is told of its group
 
 
 class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,7 +140,7 @@ class Booking:
 
     def lease(self, entered: Sequence[Entered]) -> tuple[Booked, ...]:
         """Book the devices of what was entered. Raises Busy if another has one of them by now."""
-        return tuple(Booked(one.order, one.row, one.prepared, self._lease(one.prepared)) for one in entered)
+        return tuple(Booked(one.order, one.row, one.prepared, self._lease(one)) for one in entered)
 
     def queue(self, order: Order) -> SandboxRow:
         """Enter a sandbox that waits, and its place in the queue; part of the caller's transaction."""
@@ -153,6 +157,8 @@ class Booking:
         """The same once more, for devices that are leased already: what a gateway had begun when it was killed."""
         plan = DevicePlan()
         for lease in self._ledger.leases(sandbox_id=order.sandbox_id):
+            if lease.kind != "booked":
+                continue  # its scheduler knows which devices it has
             here: dict[str, Device] = {device.id: device for device in inventory.devices}
             gone = [device.id for device in lease.devices if device.id not in here]
             if gone:
@@ -172,11 +178,13 @@ class Booking:
         Raises QuotaExceeded; but what `waits` already goes on waiting until its tenant has given something back.
         """
         who, request = orders[0].who, together([order.spec.resources for order in orders])
-        decision = self._plan(request, who, inventory, ticket)
+        scheduler = scheduler_of(orders[0].backend)
+        decision = DevicePlan() if scheduler is not None else self._plan(request, who, inventory, ticket)
         refused = isinstance(decision, Refusal)
         quota = self._tenants.get(who.tenant)
         if quota is not None and not (waits and refused):
-            gpus = least_gpus(request) if isinstance(decision, Refusal) else len(decision.devices)
+            chosen = () if isinstance(decision, Refusal) else decision.devices
+            gpus = len(chosen) or least_gpus(request)
             has = held_by(self._ledger, who.tenant, but={order.sandbox_id for order in orders})
             problems = over_quota(has, who.tenant, quota, request, gpus, sandboxes=len(orders))
             if problems and not waits:
@@ -185,7 +193,11 @@ class Booking:
                 ever = not over_quota(Holding(), who.tenant, quota, request, gpus, sandboxes=len(orders))
                 words = "; ".join(f"{problem.reason} ({problem.field})" for problem in problems)
                 return Refusal(tuple(problems), (), "QuotaExceeded", waitable=ever, waits_for=words)
-        return decision if isinstance(decision, Refusal) else divide(decision, [one.spec.resources for one in orders])
+        if isinstance(decision, Refusal):
+            return decision
+        if scheduler is not None:
+            return (decision,) * len(orders)
+        return divide(decision, [order.spec.resources for order in orders])
 
     def next_in_queue(self, who: Identity, inventory: Inventory) -> list[Ticket]:
         """Those who wait and could be served now, first come first."""
@@ -243,7 +255,7 @@ class Booking:
         return prepare(
             order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
             private=order.who.afar, owner=order.who.uid, tenant=order.who.tenant,
-            gateway=bool(order.origin) or order.who.gateway,
+            gateway=bool(order.origin) or order.who.gateway, group_env=order.group_env,
         )  # fmt: skip
 
     def _add(self, order: Order, *, state: Literal["queued", "creating"], simulated: bool = False) -> SandboxRow:
@@ -267,11 +279,18 @@ class Booking:
             annotations=dict(order.annotations),
             origin=order.origin,
             pending=pending,
+            domain=getattr(order.backend, "domain", ""),
+            group=order.group,
+            rank=order.rank,
         )
         self._ledger.add_sandbox(row)
         return row
 
-    def _lease(self, prepared: Prepared) -> tuple[LeasedDevice, ...]:
+    def _lease(self, entered: Entered) -> tuple[LeasedDevice, ...]:
+        prepared, scheduler = entered.prepared, scheduler_of(entered.order.backend)
+        if scheduler is not None and prepared.workload.delegated is not None:
+            self._ledger.delegate(entered.row.id, scheduler.domain, prepared.workload.delegated.flags())
+            return ()
         if not prepared.devices:
             return ()
         leased = tuple(_leased(device, prepared.shares.get(device.id)) for device in prepared.devices)

@@ -1,14 +1,21 @@
-"""The delivery of what was booked: create, prove, start. The promise of dibs is the order of these lines.
+"""The delivery of what was booked, step by step. The promise of dibs is the order of these steps.
 
-`service` calls it for a `dibs` process of its own, `dispatcher` for a gateway. `booking` comes before it.
+`service` drives it for a `dibs` process of its own, `dispatcher` for a gateway, `groups` for several sandboxes at once.
+`booking` comes before it.
 
-    create    everything is made ready; where the backend can hold the command back, it does not run yet
-    prove     a look from outside, and the receipt; a difference ends it with DELIVERY_MISMATCH. A device that a
-              container started by hand has taken since the plan ends it with DEVICES_BUSY
-    start     only now the command runs. Where it cannot be held back (an engine), the handle is written before the
-              start, and the look comes right after it.
+    booked     the sandbox and its lease are in the ledger
+    created    everything is made ready; where the backend can hold the command back, it does not run yet
+    placed     the devices are known: at once where this ledger has booked them, later where a scheduler decides
+    proved     a look from outside, and the receipt; a difference ends it with DELIVERY_MISMATCH. A device that a
+               container started by hand has taken since the plan ends it with DEVICES_BUSY
+    started    only now the command runs. Where it cannot be held back (an engine), the handle is written before the
+               start, and the look comes right after it.
 
-A crash between any two lines leaves a booking that reconciliation proves void, or a sandbox that it finds again.
+How far it has come is in the ledger. A step that has to wait for a scheduler says so (`NotYet`) and holds no thread: it
+is driven again later, by this process or by another one that serves the ledger. A crash between any two steps leaves a
+booking that reconciliation proves void, a sandbox that it finds again, or a delivery that is resumed. Before each step
+it can be cancelled: a sandbox that is no longer being created, or is delivered by another process by now (`fence`), is
+left alone.
 """
 
 from __future__ import annotations
@@ -19,19 +26,78 @@ from contextlib import suppress
 
 import msgspec
 
-from dibs.backends.port import Backend, Exit, Expectation, Handle, Observation, Phase, Session
-from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, DibsError
+from dibs.backends.port import (
+    Backend,
+    Exit,
+    Expectation,
+    Handle,
+    Observation,
+    Phase,
+    PlacedDevice,
+    Placement,
+    Scheduler,
+    Session,
+    scheduler_of,
+)
+from dibs.devices.model import Device
+from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, DibsError, NoMatch, Problem, Timeout
 from dibs.home import Home
-from dibs.ledger.rows import SandboxId, encode
+from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Step, decoded, encode
 from dibs.ledger.store import Ledger
+from dibs.process import myself
+from dibs.request.durations import show_duration
 from dibs.workloads.booking import Order
-from dibs.workloads.receipt import differences, not_started, write_receipt
+from dibs.workloads.quotas import least_gpus
+from dibs.workloads.receipt import differences, moved, not_started, write_receipt
 from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.world import taken_meanwhile
 
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 1.0  # seconds in which a process that is ending has ended
+_PLACING = 60.0  # seconds that a scheduler gets for a request that does not say how long it may wait
+_PAUSE = 0.02, 2.0  # seconds between two questions to a scheduler: at first, and in the end
+_HANDLE = msgspec.json.Decoder(Handle)
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """A step waits for somebody else, and why. Drive it again after the pause."""
+
+    reason: str
+    pause: float
+
+
+class Run:
+    """A delivery that this process drives. What another one needs to go on with it is in the ledger."""
+
+    def __init__(
+        self,
+        order: Order,
+        prepared: Prepared,
+        attach: Callable[[Handle], Session] | None = None,
+        *,
+        step: Step = "booked",
+        handle: Handle | None = None,
+    ) -> None:
+        """`attach`: how a foreground session is opened, if not by the backend; only where the command is held."""
+        self.order = order
+        self.prepared = prepared
+        self.step = step
+        self.handle = handle
+        self.session: Session | None = None
+        self.receipt = b""
+        self._attach = attach
+        self.tries = _TRIES
+        self.pause = _PAUSE[0]
+
+    @property
+    def backend(self) -> Backend:
+        return self.order.backend
+
+    def open(self, handle: Handle) -> None:
+        """In the foreground: attached before the start, so that no output is missed."""
+        if self.prepared.workload.foreground and self.session is None:
+            self.session = (self._attach or self.backend.attach)(handle)
 
 
 class Delivery:
@@ -46,60 +112,134 @@ class Delivery:
     def deliver(
         self, order: Order, prepared: Prepared, attach: Callable[[Handle], Session] | None = None
     ) -> Session | None:
-        """Create, prove, start. In the foreground: attached before the start, so that no output is missed.
+        """Drive it to the end in this thread; the session, in the foreground."""
+        run = Run(order, prepared, attach)
+        while (waits := self.advance(run)) is not None:
+            try:
+                with self._ledger.writing():
+                    self._ledger.beat(myself())
+                self._ledger.rest()
+                time.sleep(waits.pause)
+            except BaseException as error:
+                self.give_up(run, error)
+                raise
+        return run.session
 
-        `attach`: how, if not by the backend itself; only for one that holds the command back.
-        """
-        backend, workload = order.backend, prepared.workload
-        sandbox_id = order.sandbox_id
-        handle: Handle | None = None
-        session: Session | None = None
-        tries = _TRIES
+    def resume(self, order: Order, prepared: Prepared, row: SandboxRow) -> Run:
+        """What another process had begun. A scheduler still has it; anywhere else nothing of it may be left."""
+        if row.handle is not None and scheduler_of(order.backend) is not None:
+            handle = decoded(_HANDLE, row.handle, f"handle of {row.id}")
+            if order.backend.status(handle).phase is not Phase.ABSENT:
+                return Run(order, prepared, step="created", handle=handle)
+        order.backend.discard(Handle(order.backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
+        return Run(order, prepared)
+
+    def advance(self, run: Run, until: Step = "started") -> NotYet | None:
+        """Go as far as it goes without waiting; None when it has come to `until`. If a step fails, what was done is
+        undone, and the reason is raised."""
+        steps: dict[Step, Callable[[Run], NotYet | None]] = {
+            "booked": self._create,
+            "created": self._place,
+            "placed": self._prove,
+            "proved": self._start,
+        }
         try:
-            while True:
-                # One form: it is sent, recorded, and compared with what is seen.
-                final = backend.finalise(workload, prepared.realisation)
-                prepared = msgspec.structs.replace(prepared, realisation=final)
-                try:
-                    handle = backend.create(workload, final, prepared.folder)
-                    if not backend.holds:
-                        with self._ledger.writing():
-                            self._ledger.record_handle(sandbox_id, encode(handle).encode())
-                        session = backend.attach(handle) if workload.foreground else None
-                        backend.start(handle)
-                    receipt = self._prove(order, prepared, _look(backend, handle, final.expectation))
-                    self._check_not_taken(order, prepared)
-                    break
-                except (BackendUnavailable, DeliveryMismatch):
-                    # The host may have changed under it, say by a mount: then it is made anew, while it is held back.
-                    tries -= 1
-                    if not (tries and backend.holds and backend.outdated(final)):
-                        raise
-                    if handle is not None:
-                        backend.stop(handle, 0.0)
-                        backend.delete(handle)
-                        handle = None
-            with self._ledger.writing():
-                ttl = workload.ttl_seconds
-                self._ledger.attach(
-                    sandbox_id,
-                    handle=encode(handle).encode(),
-                    receipt=receipt,
-                    expires_at=None if ttl is None else time.time() + ttl,
-                )
-            if backend.holds:
-                session = (attach or backend.attach)(handle) if workload.foreground else None
-                self._start(order, handle, receipt)
+            while run.step not in (until, "started"):
+                waits = steps[run.step](run)
+                if waits is not None:
+                    return waits
         except BaseException as error:
-            if session is not None:
-                session.close()
-            self.abandon(order, handle, error)
+            self.give_up(run, error)
             raise
-        if order.origin:
-            # It runs: that the ledger is away now ends nothing. A gateway forgets the values later.
-            with suppress(BackendUnavailable), self._ledger.writing():
-                self._ledger.forget_pending(sandbox_id)
-        return session
+        return None
+
+    def give_up(self, run: Run, error: BaseException) -> None:
+        """Undo what was done of a delivery that cannot go on."""
+        if run.session is not None:
+            run.session.close()
+        self.abandon(run.order, run.handle, error)
+
+    # -- the steps --------------------------------------------------------------------------------------------------
+
+    def _create(self, run: Run) -> None:
+        order, backend, workload = run.order, run.backend, run.prepared.workload
+        # One form: it is sent, recorded, and compared with what is seen.
+        final = backend.finalise(workload, run.prepared.realisation)
+        run.prepared = msgspec.structs.replace(run.prepared, realisation=final)
+        try:
+            run.handle = backend.create(workload, final, run.prepared.folder)
+        except BackendUnavailable:
+            if not self._again(run):
+                raise
+            return
+        if not backend.holds:
+            with self._ledger.writing():
+                self._ledger.record_handle(order.sandbox_id, encode(run.handle).encode(), order.fence)
+        run.step = "created"
+
+    def _place(self, run: Run) -> NotYet | None:
+        scheduler, wanted = scheduler_of(run.backend), run.prepared.workload.delegated
+        if scheduler is None or wanted is None:
+            run.step = "placed"
+            return None
+        assert run.handle is not None  # it was created
+        try:
+            found = scheduler.placement(run.handle)
+        except BackendUnavailable as error:
+            found = Placement("pending", error.problems[0].reason)  # it is with the scheduler, whoever can reach it now
+        if found.state == "refused":
+            remedy = "ask for something that the cluster has; its scheduler will not try this again"
+            raise NoMatch(Problem("PLACEMENT_REFUSED", "gpu", wanted.flags(), found.reason, remedy))
+        if found.state == "pending":
+            return self._pending(run, found)
+        if len(found.devices) != least_gpus(wanted):
+            reason = f"the scheduler has given {len(found.devices)} devices on {found.node}"
+            raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", "gpu", wanted.flags(), reason, "ask its administrator"))
+        run.prepared = placed(run.prepared, scheduler, found)
+        with self._ledger.writing():
+            self._ledger.tell_placement(run.order.sandbox_id, "placed", "", run.order.fence)
+            self._ledger.bind(run.order.sandbox_id, found.node, tuple(map(_leased, found.devices)))
+        run.step = "placed"
+        return None
+
+    def _pending(self, run: Run, found: Placement) -> NotYet:
+        order = run.order
+        with self._ledger.writing():
+            self._ledger.tell_placement(order.sandbox_id, "created", found.reason, order.fence)
+        asked = order.spec.wait_seconds
+        limit = _PLACING if asked is None else asked
+        if time.time() - self._ledger.sandbox(order.sandbox_id).created_at >= limit:
+            reason = f"not placed within {show_duration(limit)}, the scheduler says: {found.reason}"
+            raise Timeout(Problem("WAIT_TIMEOUT", "wait", order.spec.name, reason, "wait longer, or ask for less"))
+        run.pause = min(run.pause * 2, _PAUSE[1])
+        return NotYet(found.reason, run.pause)
+
+    def _prove(self, run: Run) -> None:
+        order, backend, handle = run.order, run.backend, run.handle
+        assert handle is not None  # it was created
+        try:
+            if not backend.holds:
+                run.open(handle)
+                if scheduler_of(backend) is None or backend.status(handle).phase is Phase.HELD:
+                    backend.start(handle)  # one that was resumed may have been started
+            expected = run.prepared.realisation.expectation
+            run.receipt = self._written(order, run.prepared, _look(backend, handle, expected))
+            if scheduler_of(backend) is None:
+                self._check_not_taken(order, run.prepared)
+        except (BackendUnavailable, DeliveryMismatch):
+            if not self._again(run):
+                raise
+            return
+        with self._ledger.writing():
+            ttl = run.prepared.workload.ttl_seconds
+            self._ledger.attach(
+                order.sandbox_id,
+                handle=encode(handle).encode(),
+                receipt=run.receipt,
+                expires_at=None if ttl is None else time.time() + ttl,
+                fence=order.fence,
+            )
+        run.step = "proved"
 
     def _check_not_taken(self, order: Order, prepared: Prepared) -> None:
         """Raises Busy if a container that dibs did not start has taken a device since it was planned. Where the command
@@ -112,16 +252,37 @@ class Delivery:
         if problems:
             raise Busy(problems)
 
-    def _start(self, order: Order, handle: Handle, receipt: bytes) -> None:
-        """Let the command run. If that fails, its receipt says so."""
-        try:
-            order.backend.start(handle)
-        except DibsError as error:
-            with suppress(DibsError), self._ledger.writing():  # why it did not start matters more than the books
-                self._ledger.keep_receipt(order.sandbox_id, not_started(receipt, error.problems))
-            raise
+    def _again(self, run: Run) -> bool:
+        """The host may have changed under it, say by a mount: then it is made anew, while it is held back."""
+        run.tries -= 1
+        if not (run.tries and run.backend.holds and run.backend.outdated(run.prepared.realisation)):
+            return False
+        if run.handle is not None:
+            run.backend.stop(run.handle, 0.0)
+            run.backend.delete(run.handle)
+            run.handle = None
+        run.step = "booked"
+        return True
 
-    def _prove(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
+    def _start(self, run: Run) -> None:
+        """Let the command run, where it was held back. If that fails, its receipt says so."""
+        order = run.order
+        assert run.handle is not None  # it was created
+        if run.backend.holds:
+            run.open(run.handle)
+            try:
+                run.backend.start(run.handle)
+            except DibsError as error:
+                with suppress(DibsError), self._ledger.writing():  # why it did not start matters more than the books
+                    self._ledger.keep_receipt(order.sandbox_id, not_started(run.receipt, error.problems))
+                raise
+        run.step = "started"
+        if order.origin:
+            # It runs: that the ledger is away now ends nothing. A gateway forgets the values later.
+            with suppress(BackendUnavailable), self._ledger.writing():
+                self._ledger.forget_pending(order.sandbox_id)
+
+    def _written(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
         """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is as planned.
 
         What was seen counts, even if the command has ended since.
@@ -140,6 +301,35 @@ class Delivery:
             raise DeliveryMismatch([msgspec.structs.replace(problem, remedy=remedy) for problem in problems])
         return receipt
 
+    # -- afterwards -------------------------------------------------------------------------------------------------
+
+    def follow(self, row: SandboxRow, backend: Backend) -> None:
+        """See where a running sandbox of a cluster is. One that was moved is booked and looked at where it is now; if
+        it does not have there what it was promised, it ends."""
+        scheduler = scheduler_of(backend)
+        if scheduler is None or row.handle is None or row.receipt is None:
+            return
+        handle = decoded(_HANDLE, row.handle, f"handle of {row.id}")
+        found = scheduler.placement(handle)
+        devices = tuple(map(_leased, found.devices))
+        leases = self._ledger.leases(sandbox_id=row.id)
+        if found.state != "bound" or all((one.node, one.devices) == (found.node, devices) for one in leases):
+            return
+        seen, expected = backend.observe(handle).nodes, scheduler.nodes(found)
+        problems = differences(Expectation(nodes=expected), Observation(nodes=seen))
+        if len(found.devices) != sum(len(one.devices) for one in leases) or problems:
+            reason = f"{len(seen)} devices are seen on {found.node}, where its cluster has moved it"
+            error = DeliveryMismatch(problems or [Problem("DELIVERY_MISMATCH", "gpu", row.name, reason)])
+            backend.stop(handle, 0.0)
+            self.fail(row.id, error)
+            return
+        note = f"moved to {found.node} by the scheduler of {scheduler.domain}"
+        with self._ledger.writing():
+            self._ledger.bind(row.id, found.node, devices)
+            self._ledger.keep_receipt(row.id, moved(row.receipt, _devices(scheduler, found), seen, note))
+
+    # -- undoing ----------------------------------------------------------------------------------------------------
+
     def abandon(self, order: Order, handle: Handle | None, error: BaseException) -> None:
         """Undo a creation that failed. The booking goes only when the workload is proved gone.
 
@@ -154,6 +344,11 @@ class Delivery:
 
     def _undo(self, order: Order, handle: Handle | None, error: BaseException) -> None:
         backend = order.backend
+        if ledger_away(error):
+            if order.origin and scheduler_of(backend) is not None:
+                return  # the scheduler has it, and it is resumed when the ledger is back
+        elif self._ledger.sandbox(order.sandbox_id).fence != order.fence:
+            return  # another process delivers it by now, and what is there is its
         if handle is not None:
             backend.stop(handle, 0.0)
             status = backend.status(handle)
@@ -200,3 +395,29 @@ def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:
     """A sandbox that was removed before it ran, and of which nothing is left; part of the caller's transaction."""
     result = Exit(0, "stopped", detail="removed before it ran", at=time.time())
     ledger.end(sandbox_id, "exited", exit=encode(result).encode(), reason=result.detail)
+
+
+def placed(prepared: Prepared, scheduler: Scheduler, placement: Placement) -> Prepared:
+    """The same, now that the scheduler has decided: with its devices, and with what must be seen of them."""
+    realisation = prepared.realisation
+    expectation = msgspec.structs.replace(realisation.expectation, nodes=scheduler.nodes(placement))
+    return msgspec.structs.replace(
+        prepared,
+        realisation=msgspec.structs.replace(realisation, expectation=expectation),
+        devices=_devices(scheduler, placement),
+        notes=(*prepared.notes, f"placed on {placement.node} by the scheduler of {scheduler.domain}"),
+    )  # fmt: skip
+
+
+def _devices(scheduler: Scheduler, placement: Placement) -> tuple[Device, ...]:
+    return tuple(
+        Device(
+            driver=scheduler.domain, pool=placement.node, name=one.id, vendor="", model=one.model, uuid=one.uuid,
+            capacity={} if one.memory is None else {"memory": one.memory},
+        )
+        for one in placement.devices
+    )  # fmt: skip
+
+
+def _leased(device: PlacedDevice) -> LeasedDevice:
+    return LeasedDevice(device.id, device.model, device.uuid, None, device.memory, (device.id,))

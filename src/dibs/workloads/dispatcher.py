@@ -4,6 +4,10 @@ A gateway starts one. Some threads deliver (`deliver`), one watches: it compares
 serves the queue in its order, ends what is over, and takes over what another gateway had accepted before it died. All
 of it works from the ledger, so it does not matter which gateway does it, nor how often one is killed.
 
+A delivery that waits for a scheduler is parked, and holds no thread; it is driven again when its pause is over. What is
+a cluster's may be delivered by a gateway on another host: each gives signs of life, and one that sees none of another
+for a while takes over what it was delivering. The fence of the row keeps the other from going on with it.
+
 Every thread has a `Workloads` of its own.
 """
 
@@ -18,19 +22,19 @@ from contextlib import closing
 
 import msgspec
 
-from dibs.backends.port import Handle, Phase
+from dibs.backends.port import Exit, Handle, Phase, Status
 from dibs.devices.model import Inventory
-from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
+from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
 from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
 from dibs.plan.planner import Refusal
-from dibs.process import absent, boot_id, boottime, myself
+from dibs.process import ProcessName, absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.booking import Booking, Order, Pending
-from dibs.workloads.delivery import Delivery, ledger_away, withdraw
+from dibs.workloads.delivery import Delivery, Run, ledger_away, withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.listening import EVERYTHING, Listening
-from dibs.workloads.reconcile import handle_of, reconcile
+from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
 
@@ -42,6 +46,9 @@ _THOROUGH = 2.0  # and between two looks at everything, whether anything seems t
 _BURST = 4  # callers at once that make a burst
 _POLITE = 0.5  # seconds that a delivery lets a burst go first
 _SERVED_AT_ONCE = 64  # who stands further back is looked at when it is his turn
+
+_SILENT = 15.0  # seconds without a sign of life after which what a gateway of another host delivers is taken over
+_FORGOTTEN = 86_400.0  # seconds after which a sign of life is of no use to anybody
 
 Work = tuple[Order, Prepared | None]
 _HANDLE = msgspec.json.Decoder(Handle)
@@ -57,6 +64,7 @@ class Dispatcher:
         workers: int = 4,
         on_ready: Callable[[SandboxRow, float], None] | None = None,
         in_flight: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_ready` is told what was delivered, and how long that took; `in_flight` says how many callers wait for an
         answer: those go first."""
@@ -68,6 +76,9 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._on_ready = on_ready
         self._in_flight = in_flight
+        self._clock = clock
+        self._parked: dict[str, tuple[float, Run]] = {}  # what waits for somebody else, and until when it is left alone
+        self._beats: dict[ProcessName, tuple[int | None, float]] = {}  # of the watcher alone: since when each is silent
         self._living: dict[tuple[str, str], Handle] = {}  # of the watcher alone
         self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
         self._threads += [
@@ -122,11 +133,11 @@ class Dispatcher:
                     return
                 order, prepared = work
                 self._let_answers_go_first()
-                try:
-                    delivered = self._deliver(workloads, order, prepared)
-                finally:
-                    with self._lock:
-                        self._in_hand.discard(order.sandbox_id)
+                delivered = self._deliver(workloads, order, prepared)
+                if order.sandbox_id in self._parked:
+                    continue  # it stays in our hands
+                with self._lock:
+                    self._in_hand.discard(order.sandbox_id)
                 if not delivered:
                     self._wake.set()  # its devices may be free again
 
@@ -140,16 +151,22 @@ class Dispatcher:
 
     def _deliver(self, workloads: Workloads, order: Order, prepared: Prepared | None) -> bool:
         """Whether it runs now. Never raises: this thread goes on with the next one."""
+        parked = self._parked.pop(order.sandbox_id, None)
         try:
             delivery = Delivery(workloads.home, workloads.ledger, workloads.registry)
             row = workloads.ledger.sandbox(order.sandbox_id)
             if row.state == "stopping" and row.handle is None:
                 self._let_go(workloads, order)
-            if row.state != "creating":
+            if row.state != "creating" or row.fence != order.fence:
                 return False  # it is past this already: whatever runs there now is not ours to touch
-            if prepared is None:
-                prepared = self._again(workloads, delivery, order)
-            delivery.deliver(order, prepared)
+            if parked is not None:
+                run = parked[1]
+            else:
+                run = Run(order, prepared) if prepared is not None else self._resume(workloads, delivery, order, row)
+            waits = delivery.advance(run)
+            if waits is not None:
+                self._parked[order.sandbox_id] = (time.monotonic() + waits.pause, run)
+                return False
             if self._on_ready is not None:
                 row = workloads.sandbox(order.sandbox_id)
                 self._on_ready(row, time.time() - row.created_at)
@@ -164,6 +181,14 @@ class Dispatcher:
             return True
         return False
 
+    def _drive_parked(self) -> None:
+        """Hand out again what has waited long enough for somebody else."""
+        now = time.monotonic()
+        for sandbox_id, (due, run) in list(self._parked.items()):
+            if due <= now:
+                self._parked[sandbox_id] = (float("inf"), run)  # until a thread has it
+                self._work.put((run.order, run.prepared))
+
     def _let_go(self, workloads: Workloads, order: Order) -> None:
         """It was removed before it was its turn."""
         ledger = workloads.ledger
@@ -172,11 +197,11 @@ class Dispatcher:
             if ledger.sandbox(order.sandbox_id).state == "stopping":
                 withdraw(ledger, order.sandbox_id)
 
-    def _again(self, workloads: Workloads, delivery: Delivery, order: Order) -> Prepared:
-        """What another gateway had begun: nothing of its attempt may be left before the next one."""
+    def _resume(self, workloads: Workloads, delivery: Delivery, order: Order, row: SandboxRow) -> Run:
+        """What another gateway had begun."""
         try:
-            order.backend.discard(_unfinished(workloads, order))
-            return Booking(workloads.home, workloads.ledger).again(order, workloads.inventory())
+            prepared = Booking(workloads.home, workloads.ledger).again(order, workloads.inventory())
+            return delivery.resume(order, prepared, row)
         except BaseException as error:
             if not ledger_away(error):
                 delivery.fail(order.sandbox_id, error)
@@ -198,8 +223,9 @@ class Dispatcher:
                     _LOG.warning("cannot look: %s", error, extra={"data": {"code": error.code}})
                 except Exception:  # noqa: BLE001 - without this thread nothing is ever freed again
                     _LOG.exception("cannot look")
+                self._drive_parked()
                 self._stopping.wait(_BREATH)
-                self._wake.wait(_QUICK if waiting else _CALM)
+                self._wake.wait(_QUICK if waiting or self._parked else _CALM)
 
     def _look(self, workloads: Workloads, listening: Listening, seen: int, looked: float) -> tuple[int, float]:
         """One look; cheap if nothing has happened. Everything is compared only now and then, or if something is gone:
@@ -218,6 +244,9 @@ class Dispatcher:
         if nudged or changes != seen:
             self._serve_queue(workloads)
         if thorough:
+            if ledger.clusters:
+                self._beat(workloads)
+                self._follow_moves(workloads)
             self._take_over(workloads)
             self._forget_values(workloads)
             self._end_overdue(workloads)
@@ -286,26 +315,66 @@ class Dispatcher:
                 return None, f"{error.code}: {error}"
             return (order, booked.prepared), ""
 
+    def _beat(self, workloads: Workloads) -> None:
+        """Give a sign of life, and note since when the others have given none. Only whether their numbers change
+        counts: clocks of two hosts do not agree."""
+        ledger, now, before = workloads.ledger, self._clock(), self._beats
+        with ledger.writing():
+            ledger.beat(myself())
+            ledger.forget_beats(time.time() - _FORGOTTEN)
+        beats = ledger.beats()
+        self._beats = {}
+        for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
+            if row.domain:
+                number = beats.get(row.owner)
+                known = before.get(row.owner)
+                self._beats[row.owner] = known if known is not None and known[0] == number else (number, now)
+
+    def _gone(self, row: SandboxRow) -> bool:
+        """Whether its owner will not go on with it: it is proved gone, or it is on another host, has given no sign of
+        life for long, and what it delivers can be delivered from here as well."""
+        if absent(row.owner):
+            return True
+        silent = row.owner in self._beats and self._clock() - self._beats[row.owner][1] > _SILENT
+        return silent and bool(row.domain) and row.owner.boot != boot_id()
+
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""
         ledger = workloads.ledger
         with self._lock:
             in_hand = set(self._in_hand)  # before the look: what is finished meanwhile is still read as unfinished
         for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
-            if row.origin != GATEWAY or row.id in in_hand or (row.state == "stopping" and row.handle):
+            if row.id in in_hand or (row.state == "stopping" and row.handle and not row.domain):
+                continue
+            if row.origin != GATEWAY:
+                if row.state == "creating" and row.domain and self._gone(row):
+                    self._void(workloads, row)
                 continue
             if row.state == "creating" and row.owner == myself() and time.time() - row.created_at < _THOROUGH:
                 continue  # just admitted: whoever did that is about to submit it
             if row.owner != myself():
-                if not absent(row.owner):
+                if not self._gone(row):
                     continue
                 with ledger.writing():
                     if not ledger.adopt(row.id, row.owner, myself()):
                         continue  # another gateway was faster
-            if row.state != "queued":
+                row = ledger.sandbox(row.id)  # noqa: PLW2901 - its fence has moved
+            if row.state == "stopping" and row.handle:
+                workloads.stop(row.id, 0.0)
+            elif row.state != "queued":
                 self._hand_out(_order(workloads, row), None)
             else:
                 self._wake.set()
+
+    def _void(self, workloads: Workloads, row: SandboxRow) -> None:
+        """What a `dibs` process of another host had begun, which has gone silent: it ends with its creator."""
+        ledger = workloads.ledger
+        with ledger.writing():
+            if not ledger.adopt(row.id, row.owner, myself()):
+                return
+        workloads.backend_of(row).discard(handle_of(row))
+        gone = Exit(1, "not-started", detail="its creator went away", at=time.time())
+        finish(ledger, workloads.registry, ledger.sandbox(row.id), Status(Phase.ABSENT, gone))
 
     def _forget_values(self, workloads: Workloads) -> None:
         """A gateway died right after it had let the command go: what it kept for a second try goes now."""
@@ -315,6 +384,16 @@ class Dispatcher:
             if workloads.backend_of(row).status(handle_of(row)).phase in (Phase.RUNNING, Phase.PAUSED):
                 with workloads.ledger.writing():
                     workloads.ledger.forget_pending(row.id)
+
+    def _follow_moves(self, workloads: Workloads) -> None:
+        """A cluster may put what runs elsewhere."""
+        for row in workloads.ledger.sandboxes(live_only=True, states=("running",)):
+            if row.domain:
+                try:
+                    Delivery(workloads.home, workloads.ledger).follow(row, workloads.backend_of(row))
+                except (NotFound, Conflict, BackendUnavailable) as error:
+                    # It has ended, which the next comparison finds; or its cluster is away.
+                    _LOG.info("not followed: %s", error, extra={"data": {"sandbox": row.id}})
 
     def _end_overdue(self, workloads: Workloads) -> None:
         """A sandbox ends itself when its time is over. If whoever should see to that was killed, we do."""
@@ -348,6 +427,7 @@ def _order(workloads: Workloads, row: SandboxRow) -> Order:
         base_env=pending.base_env,
         origin=GATEWAY,
         annotations=annotations,
+        fence=row.fence,
     )
 
 

@@ -128,11 +128,15 @@ def explain_request(
     refused = networks.not_given(spec, registry.settings.gateway) if who.gateway else []
     backends = []
     for name in registry.order if spec.backend == "auto" else (spec.backend,):
-        decision = plan_devices(meant_for(spec, name, registry).resources, world)
+        decision: DevicePlan | Refusal = DevicePlan()
+        if not registry.delegates(name):
+            decision = plan_devices(meant_for(spec, name, registry).resources, world)
         try:
             backend = registry.get(name, uid)  # refused where this user may not have it; the others are explained
             problems = refused + backend_problems(spec, backend, registry)
             note = "" if problems else networks.settle(spec, backend, gateway=who.gateway)[1]
+            if registry.delegates(name) and spec.resources.wants_devices and not problems:
+                note = f"the scheduler of {name} chooses the devices"
         except DibsError as failure:
             problems, note = list(failure.problems), ""
         fits = isinstance(decision, DevicePlan)

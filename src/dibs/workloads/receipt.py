@@ -82,6 +82,20 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
 
 
+def moved(receipt: bytes, devices: tuple[Device, ...], seen: tuple[NodeFact, ...], note: str) -> bytes:
+    """The same receipt of a sandbox that its cluster has put elsewhere, where it was looked at again."""
+    found = msgspec.json.decode(receipt, type=Receipt)
+    return msgspec.json.encode(
+        msgspec.structs.replace(
+            found,
+            devices=tuple(_device(device, None) for device in devices),
+            observed=msgspec.structs.replace(found.observed, nodes=seen),
+            expected=msgspec.structs.replace(found.expected, nodes=seen),
+            notes=(*found.notes, note),
+        )
+    )
+
+
 def not_started(receipt: bytes, problems: Iterable[Problem]) -> bytes:
     """The receipt of a delivery that was as planned, and whose command then could not be executed."""
     found = msgspec.json.decode(receipt, type=Receipt)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from dibs.backends.port import Exit, Handle, Phase, Status
+from dibs.backends.port import Exit, Handle, Phase, Status, scheduler_of
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.ledger.rows import SandboxRow, decoded, encode
 from dibs.ledger.store import Ledger
@@ -117,7 +117,8 @@ def _fate_of_unfinished(ledger: Ledger, row: SandboxRow, registry: Registry) -> 
             backend.discard(handle_of(row))
         except BackendUnavailable:
             return None  # something of it may still be there
-        late.expect(registry.home, row.backend, row.id)
+        if scheduler_of(backend) is None:
+            late.expect(registry.home, row.backend, row.id)
     return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
 
 

@@ -14,9 +14,10 @@ from dibs.settings import Settings, load_settings
 if TYPE_CHECKING:
     from dibs.backends.engines.backend import EngineBackend
 
-NAMES = ("local", "docker", "podman", "fake")
+NAMES = ("local", "docker", "podman", "fake", "fake-cluster")
 ENGINES = ("docker", "podman")
-AUTO = ("local", *ENGINES)  # `fake` runs nothing, so it is only ever taken by name
+CLUSTERS = ("fake-cluster",)  # a scheduler of their own chooses the devices
+AUTO = ("local", *ENGINES)  # the fakes run nothing, so they are only ever taken by name
 
 UserBackend = Callable[[Backend, int], Backend]
 
@@ -51,6 +52,15 @@ class Registry:
         """Which backends `auto` tries, first come first."""
         return self.settings.backends or AUTO
 
+    def delegates(self, name: str) -> bool:
+        """Whether a scheduler chooses the devices of a backend."""
+        return name in CLUSTERS
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The domains that are served from here beside this host."""
+        return (f"cluster:{self.settings.fake_cluster}",) if self.settings.fake_cluster else ()
+
     @cached_property
     def images(self) -> Mapping[str, str]:
         """The images of the `local` backend: what a name stands for."""
@@ -83,6 +93,10 @@ class Registry:
             from dibs.backends.fake import FakeBackend
 
             return FakeBackend()
+        if name == "fake-cluster":
+            from dibs.backends.fake.scheduled import FakeClusterBackend
+
+            return FakeClusterBackend(self.settings.fake_cluster)
         raise InvalidRequest(
             "there is no such backend",
             field="backend",

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dibs.backends.mounts import real
-from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, PublishedPort, Realisation, Workload
+from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, PublishedPort, Realisation, Workload, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.home import Home
@@ -55,6 +55,7 @@ def prepare(
     owner: int = -1,
     tenant: str = "",
     gateway: bool = False,
+    group_env: Mapping[str, str] | None = None,
 ) -> Prepared:
     """Raises with all problems; changes nothing. Called inside the transaction that books the devices."""
     problems: list[Problem] = []
@@ -70,7 +71,11 @@ def prepare(
         if world := identity(home):
             env["DIBS_WORLD"] = world  # two homes may simulate cards of the same name on one host
             told |= {"DIBS_WORLD"}
-    workdir = _workdir(spec, problems, private=private, own_root=spec.root == "host" and not spec.image)
+    if group_env:
+        env |= group_env
+        told |= group_env.keys()
+    own_root = spec.root == "host" and not spec.image and scheduler_of(backend) is None
+    workdir = _workdir(spec, problems, private=private, own_root=own_root)
     # What was allowed from afar was checked by the name that it has without links; to follow one now would undo that.
     mounts = tuple(
         Mount(mount.source if private else real(mount.source), mount.target, mount.writable) for mount in spec.mounts
@@ -122,6 +127,7 @@ def prepare(
         wishes=spec.wishes.get(backend.name, {}),
         private=private,
         owner=owner,
+        delegated=spec.resources if scheduler_of(backend) is not None and spec.resources.wants_devices else None,
     )
     folder = home.sandbox(sandbox_id)
     realisation = backend.render(workload, folder)

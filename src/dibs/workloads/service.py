@@ -101,7 +101,8 @@ class Workloads:
     def ledger(self) -> Ledger:
         """The open ledger; opened, and compared with what is really there, on first use."""
         if self._ledger is None:
-            self._ledger = Ledger(self.home, self.registry.settings.ledger or None)
+            settings, clusters = self.registry.settings, self.registry.clusters
+            self._ledger = Ledger(self.home, settings.ledger or None, clusters)
             if self._compare:
                 reconcile(self._ledger, self.registry)
         return self._ledger

@@ -55,6 +55,8 @@ def one_sandbox(workloads: Workloads, row: rows.SandboxRow) -> ws.Sandbox:
     if row.state == "queued":
         found = waiting_for(workloads, row)
         waiting = ws.Waiting(found["place"], found["length"], found["waits_for"]) if found else None
+    elif row.waits_for:  # with the scheduler of a cluster, which tells no place
+        waiting = ws.Waiting(0, 0, row.waits_for)
     return sandbox_view(row, workloads.ledger.leases(sandbox_id=row.id, live_only=False), waiting)
 
 

@@ -135,8 +135,8 @@ def _credentials(settings: GatewaySettings) -> Any:
     certificate = _read(settings.openshell_certificate, "openshell_certificate")
     key = _read(settings.openshell_key, "openshell_key")
     authorities = _read(settings.openshell_client_ca, "openshell_client_ca") if settings.openshell_client_ca else None
-    # A certificate is asked for and checked, and not demanded: a bearer token will do as well.
-    return grpc.ssl_server_credentials([(key, certificate)], authorities, False)
+    # gRPC either demands a client's certificate or does not ask for one. A bearer token on top of it says more.
+    return grpc.ssl_server_credentials([(key, certificate)], authorities, authorities is not None)
 
 
 def _read(path: str, field: str) -> bytes:

@@ -1,5 +1,7 @@
-// The reference allocator as a program: worlds in (JSON lines on standard input), answers or times out (JSON lines).
-// Built by bench/allocator.py against the published Kubernetes module; not a part of the package.
+// Kubernetes' own allocator and CEL as a program that is asked by JSON lines: one question on standard input, one answer
+// on standard output. Built by bench/golang.py from the published modules; not a part of the package.
+//
+// A question is a world (allocated, or timed where `milliseconds` is set), or one expression (`ask: "cel"`, see cel.go).
 package main
 
 import (
@@ -29,13 +31,18 @@ type world struct {
 	AllocatedDevices         [][3]string                  `json:"allocatedDevices"`
 	AllocatedSharedDeviceIDs [][4]string                  `json:"allocatedSharedDeviceIDs"`
 	AggregatedCapacity       []struct {
-		Device   [3]string                                      `json:"device"`
+		Device   [3]string                                       `json:"device"`
 		Consumed map[resourceapi.QualifiedName]resource.Quantity `json:"consumed"`
 	} `json:"aggregatedCapacity"`
 	// Where this is set, the world is timed instead: for so many milliseconds, at least once.
 	Milliseconds int `json:"milliseconds"`
 	// Where this is set too, one selector is timed on the first device of the first slice.
 	Expression string `json:"expression"`
+	// "cel": the expression is compiled and evaluated instead of timed.
+	Ask     string   `json:"ask"`
+	Stored  bool     `json:"stored"`
+	Derived bool     `json:"derived"`
+	Devices []device `json:"devices"`
 }
 
 type answer struct {
@@ -135,6 +142,7 @@ func main() {
 	input := bufio.NewReaderSize(os.Stdin, 1<<20)
 	decoder := json.NewDecoder(input)
 	encoder := json.NewEncoder(os.Stdout)
+	encoder.SetEscapeHTML(false)
 	for decoder.More() {
 		var w world
 		if err := decoder.Decode(&w); err != nil {
@@ -146,6 +154,13 @@ func main() {
 			EnableConsumableCapacity: features.ConsumableCapacity,
 			EnableListTypeAttributes: features.ListTypeAttributes,
 		})
+		if w.Ask == "cel" {
+			if err := encoder.Encode(expression(&w)); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			continue
+		}
 		state := w.allocated()
 		var out answer
 		if w.Expression != "" {

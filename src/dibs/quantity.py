@@ -25,6 +25,7 @@ class Quantity:
 
     __cel_type__ = "kubernetes.Quantity"
     __cel_class__ = "cel.Quantity"
+    __cel_strict__ = True
 
     nanos: int
     binary: bool

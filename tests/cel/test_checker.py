@@ -49,7 +49,7 @@ def environment(every_library: list[cel.Library]) -> cel.Environment:
         ("cel.bind(x, s, x + x)", "string"),
         ("d + 1", "int"),
         ("d < 1", "bool"),
-        ("type(i)", "type(dyn)"),
+        ("type(i)", "type(int)"),
         ("device.size", "int"),
         ("[3, 1].sort()", "list(int)"),
         ("math.greatest(1, 2)", "int"),

@@ -21,6 +21,13 @@ pytestmark = pytest.mark.skipif(
     _FOLDER is None, reason="DIBS_CONFORMANCE_DATA is not set: no conformance cases to compare with"
 )
 _OTHER = object()
+# Where Kubernetes answers otherwise than the language's own tests, so do we: asked of its Go code, one by one.
+_KUBERNETES_DIFFERS = {
+    "network_ext/ipv4/ipv4_equals_ipv6",
+    "network_ext/ipv4/ipv4_not_equals_ipv6",
+    "optionals/optionals/map_null_entry_no_such_key",
+    "optionals/optionals/map_present_key_invalid_field",
+}
 _PROTOBUF_FILES = ("proto2", "proto3", "proto2_ext", "enums", "wrappers", "dynamic")
 
 
@@ -60,6 +67,10 @@ def _same(one: Any, other: Any) -> bool:
     if type(one) is float and math.isnan(one):
         return type(other) is float and math.isnan(other)
     return type(one) is type(other) and cel.equals(one, other)
+
+
+def _name(case: dict[str, Any]) -> str:
+    return f"{case['file']}/{case['section']}/{case['name']}"
 
 
 Environments = Callable[[tuple[str, ...], str], cel.Environment]
@@ -103,10 +114,10 @@ def test_all_simple_tests_of_the_language_without_protobuf_pass(seed: int | None
         reason = _exclusion(case)
         if reason is not None:
             excluded[reason] += 1
-        elif _passes(case, environments):
+        elif _passes(case, environments) is not (_name(case) in _KUBERNETES_DIFFERS):
             passed += 1
         else:
-            failed.append(f"{case['file']}/{case['section']}/{case['name']}: {case['expr']}")
+            failed.append(f"{_name(case)}: {case['expr']}")
     print(f"cel-spec: {passed} of {passed + len(failed)} pass; {sum(excluded.values())} excluded:")
     for reason, count in sorted(excluded.items()):
         print(f"  {count:4} {reason}")

@@ -39,7 +39,7 @@ def test_the_static_bound_counts_like_the_reference(environment: cel.Environment
 
 def test_an_unknown_size_makes_the_bound_infinite_and_the_run_is_metered(environment: cel.Environment) -> None:
     program = environment.compile("free.all(x, x > 0)")
-    assert program.cost == float("inf")
+    assert program.cost == 2**64 - 1
     assert not program.bounded
     assert program.evaluate({"free": [1] * 100}) is True
     with pytest.raises(cel.CelCostError, match="actual cost limit exceeded"):
@@ -58,7 +58,7 @@ def test_a_bounded_program_can_still_be_given_a_smaller_budget(environment: cel.
 def test_too_expensive_expressions_can_be_refused_when_compiling(every_library: list[cel.Library]) -> None:
     strict = cel.Environment({"l": cel.list_of(cel.INT)}, every_library, static_cost_limit=1_000)
     assert strict.compile("[1, 2].all(x, x > 0)").evaluate() is True
-    with pytest.raises(cel.CelTypeError, match="may cost inf units; at most 1000 are allowed"):
+    with pytest.raises(cel.CelTypeError, match=r"may cost 1\.84467e\+19 units; at most 1000 are allowed"):
         strict.compile("l.all(x, x > 0)")
 
 

@@ -78,6 +78,7 @@ class Checker:
         self.scopes: list[dict[str, Type]] = []
         self.fresh = 0
         self.visited: list[Node] = []
+        self.formatting = 0
 
     def run(self, root: Node, text: str) -> Type:
         """Check everything; raise all problems as one error."""
@@ -124,7 +125,7 @@ class Checker:
             return other
         if self.fits(other, one) or self.fits(one, other):
             return more_general(substitute(self.bindings, one), substitute(self.bindings, other))
-        if self.homogeneous:
+        if self.homogeneous and not self.formatting:
             return self.problem(node, f"expected type '{self.shown(one)}' but found '{self.shown(other)}'")
         return DYN
 
@@ -204,7 +205,11 @@ class Checker:
             arguments = [node.target, *node.args]
         else:
             arguments = node.args
+        # The arguments of a format may be of several kinds.
+        formatting = node.function == "format" and node.target is not None
+        self.formatting += formatting
         kinds = [self.check(argument) for argument in arguments]
+        self.formatting -= formatting
         if function is None:
             return self.undeclared(node, node.function)
         return self.resolve_overload(node, function, kinds)
@@ -218,13 +223,12 @@ class Checker:
         if prefix is not None and self.local(prefix.partition(".")[0]) is None:
             for full in self.candidates(f"{prefix}.{node.function}"):
                 if full in self.functions:
-                    node.target = None
+                    node.target, node.function = None, full
                     return self.functions[full]
         return self.functions.get(node.function)
 
     def resolve_overload(self, node: Call, function: Function, kinds: list[Type]) -> Type:
         result: Type | None = None
-        matched: list[Bindings] = []
         for overload in function.overloads:
             if overload.member != (node.target is not None) or len(overload.params) != len(kinds):
                 continue
@@ -239,11 +243,10 @@ class Checker:
             if not fits:
                 continue
             node.overloads.append(overload)
-            matched.append(trial)
+            # What the first fit binds is bound for those after it, as in cel-go.
+            self.bindings = trial
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
-        if len(matched) == 1:
-            self.bindings = matched[0]
         if result is None:
             if not any(overload.member == (node.target is not None) for overload in function.overloads):
                 return self.undeclared(node, node.function)

@@ -9,12 +9,12 @@ Errors are Python exceptions. ``&&`` and ``||`` put an operand into a ``try`` on
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from dibs.cel import loops, operators
-from dibs.cel.declarations import Overload
+from dibs.cel.charges import charge_of
 from dibs.cel.emit import assign, call, load, locate, once, ordering_key, template
 from dibs.cel.nodes import (
     Bind,
@@ -33,11 +33,13 @@ from dibs.cel.nodes import (
 )
 from dibs.cel.regex import compile_regex
 from dibs.cel.types import Type, is_dynamic
-from dibs.cel.values import Optional, equals
+from dibs.cel.values import Optional, Uint, equals
 from dibs.cel.writer import Writer, definition
 
 FILENAME: Final = "<cel>"
 _NATIVE: Final = frozenset(("string", "bytes", "bool", "int", "uint", "double", "null_type"))
+# Python's order is CEL's; not so for doubles, where NaN is an error.
+_ORDERED: Final = frozenset(("string", "bytes", "bool", "int", "uint"))
 _COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     "_==_": ast.Eq, "_!=_": ast.NotEq, "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE,
 }  # fmt: skip
@@ -50,6 +52,10 @@ class Generator(Writer):
         super().__init__(metered=metered)
         self.parameters = {variable: f"p{place}" for place, variable in enumerate(variables)}
         self.constants = constants
+        # Whether the next node is a part of an attribute that is charged as a whole: a branch of `?:`, a key.
+        self.part = False
+        # Names of bound values that may have failed: the name of the error and of the cost that is due.
+        self.bound: dict[str, tuple[str, str]] = {}
 
     def function(self, root: Node) -> Callable[..., Any]:
         """Compile."""
@@ -67,14 +73,40 @@ class Generator(Writer):
     def node(self, node: Node) -> tuple[ast.expr, bool]:
         """The expression for a node. Statements that it needs go before it."""
         outer, self.line = self.line, node.offset + 1
+        free = self.free
+        if self.metered and not free:
+            self.free = is_constant(node, self.constants)
         try:
             found: tuple[ast.expr, bool] = _METHODS[type(node)](self, node)
             return found
         finally:
             self.line = outer
+            self.free = free
 
     def value(self, node: Node) -> ast.expr:
         return self.node(node)[0]
+
+    def is_constant(self, node: Node) -> bool:
+        """Whether it is computed when compiling, and costs nothing."""
+        return is_constant(node, self.constants)
+
+    def taken(self) -> bool:
+        """Whether this node is a part of an attribute; asked once, first."""
+        part, self.part = self.part, False
+        return part
+
+    def member_of(self, node: Node, *, part: bool) -> tuple[ast.expr, bool]:
+        """What a field or an element is taken of. Names and what is taken of them are charged as one."""
+        if is_attribute(node, self.constants):
+            self.part = part
+        elif not part:
+            self.pay(1)
+        return self.node(node)
+
+    def branch(self, node: Node) -> tuple[ast.expr, bool]:
+        """A branch of `?:` or a key: a name costs nothing there."""
+        self.part = is_attribute(node, self.constants)
+        return self.node(node)
 
     def condition(self, node: Node) -> tuple[ast.expr, bool]:
         """A node that must be a bool."""
@@ -87,10 +119,24 @@ class Generator(Writer):
         return self.keep(node.value), False
 
     def ident(self, node: Ident) -> tuple[ast.expr, bool]:
+        part = self.taken()
         for scope in reversed(self.scopes):
             if node.name in scope:
-                return load(scope[node.name], self.line), False
+                if not part:
+                    self.pay(1)
+                return self.local(scope[node.name])
+        if not part and node.resolved not in self.constants:
+            self.pay(1)
         return self.variable(node, node.resolved, node.name)
+
+    def local(self, name: str) -> tuple[ast.expr, bool]:
+        if name not in self.bound:
+            return load(name, self.line), False
+        error, due = self.bound[name]
+        held = (load(name, self.line), load(error, self.line))
+        if self.metered:
+            return self.meter("use", *held, load(due, self.line)), True
+        return self.helper(operators.use, *held), True
 
     def variable(self, node: Node, resolved: str | None, shown: str) -> tuple[ast.expr, bool]:
         if resolved is None:
@@ -104,23 +150,35 @@ class Generator(Writer):
         return self.helper(operators.fail, self.keep(message)), True
 
     def select(self, node: Select) -> tuple[ast.expr, bool]:
+        part = self.taken()
         if node.resolved is not None:
+            if not part and node.resolved not in self.constants:
+                self.pay(1)
             return self.variable(node, node.resolved, node.field)
-        operand, fails = self.node(node.operand)
+        # A presence test costs what leads to it.
+        operand, fails = self.member_of(node.operand, part=part or node.test)
         kind = node.operand.type
         field = self.keep(node.field)
         if kind.fields is not None and kind.attributes is not None:
+            self.pay(1)
             if node.test:
                 return self.keep(True), fails
             found: ast.expr = ast.Attribute(operand, kind.attributes[node.field], ast.Load(), lineno=self.line)
             return (self.helper(Optional, found) if node.optional else found), fails
         if node.test:
+            # Kubernetes takes one off for the test, also where nothing was charged for what is tested.
+            self.pay(0 if _is_choice(node.operand) else 1)
             return self.helper(operators.has, operand, field), True
         if node.optional or kind.kind == "optional":
-            return self.helper(operators.optional_select, operand, field), True
+            return self.present(self.helper(operators.optional_select, operand, field)), True
+        self.pay(1)
         if kind.kind == "map":
             return self.subscript(operand, field), True
         return self.helper(operators.select, operand, field), True
+
+    def present(self, found: ast.expr) -> ast.expr:
+        """A step into an optional, charged where there is something."""
+        return self.meter("present", found) if self.metered else found
 
     def subscript(self, operand: ast.expr, key: ast.expr) -> ast.expr:
         return ast.Subscript(operand, key, ast.Load(), lineno=self.line)
@@ -129,7 +187,7 @@ class Generator(Writer):
 
     def call(self, node: Call) -> tuple[ast.expr, bool]:
         known, value = self.folded(node)
-        if known:
+        if known and (not self.metered or self.free):
             return self.keep(value), False
         special = _SPECIAL.get(node.function)
         if special is not None and node.overloads:
@@ -161,28 +219,28 @@ class Generator(Writer):
         made = [self.node(item) for item in nodes]
         arguments = [item for item, _ in made]
         fails = any(failing for _, failing in made)
-        if len(node.overloads) > 1:
-            arguments = [self.atom(item) for item in arguments] if self.metered else arguments
-            self.charge(node.overloads[0], arguments)
-            dispatcher = operators.Dispatcher(node.function, node.overloads)
-            return call(self.keep(dispatcher), arguments, self.line), True
         overload = node.overloads[0]
-        if self.metered and (overload.cost is not None or overload.grows):
-            arguments = [self.atom(item) for item in arguments]
-            self.charge(overload, arguments)
-        if not all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True)):
-            dispatcher = operators.Dispatcher(node.function, [overload])
-            return call(self.keep(dispatcher), arguments, self.line), True
-        if overload.template is not None:
+        trusted = all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True))
+        if len(node.overloads) > 1 or not trusted:
+            dispatcher = operators.Dispatcher(node.function, node.overloads)
+            return self.charged(node, dispatcher, arguments), True
+        if overload.template is not None and not self.metered:
             if not once(overload.template):
                 arguments = [self.atom(item) for item in arguments]
             return template(overload, arguments, self.line), fails or overload.fails
-        return self.helper(overload.implementation, *arguments), fails or overload.fails
+        return self.charged(node, overload.implementation, arguments), fails or overload.fails
 
-    def charge(self, overload: Overload, arguments: list[ast.expr]) -> None:
-        if self.metered and (overload.cost is not None or overload.grows):
-            method = ast.Attribute(load("m", self.line), "call", ast.Load(), lineno=self.line)
-            self.emit(ast.Expr(call(method, [self.keep(overload), *arguments], self.line)))
+    def charged(self, node: Call, function: Callable[..., Any], arguments: list[ast.expr]) -> ast.expr:
+        """A call, with its cost where a budget is kept."""
+        if not self.metered or self.free:
+            return self.helper(function, *arguments)
+        charge = charge_of(node.function, node.overloads)
+        if charge is not None:
+            return self.meter("priced", self.keep(charge), self.keep(function), *arguments)
+        self.pay(1)
+        if any(overload.grows for overload in node.overloads):
+            return self.meter("joined", self.keep(function), *arguments)
+        return self.helper(function, *arguments)
 
     def matches(self, node: Call) -> tuple[ast.expr, bool] | None:
         """A literal pattern is compiled once."""
@@ -190,40 +248,71 @@ class Generator(Writer):
         text = node.target if node.target is not None else node.args[0]
         if not isinstance(pattern, Literal) or not isinstance(pattern.value, str) or text.type.kind != "string":
             return None
+        if self.metered:
+            return None
         try:
             regex = compile_regex(pattern.value)
         except operators.FAILURES:
             return None
         subject, fails = self.node(text)
-        if self.metered:
-            subject = self.atom(subject)
-            self.charge(node.overloads[0], [subject, self.keep(pattern.value)])
         search = ast.Attribute(self.keep(regex), "search", ast.Load(), lineno=self.line)
         return call(search, [subject], self.line), fails
+
+    # -- optional values
+
+    def alternative(self, node: Call) -> tuple[ast.expr, bool] | None:
+        """``a.or(b)`` and ``a.orValue(b)``: the other is only evaluated where there is no value."""
+        if node.target is None or len(node.args) != 1:
+            return None
+        found, fails = self.node(node.target)
+        if node.target.type.kind != "optional":
+            found, fails = self.helper(operators.unwrap, found), True
+        held = self.atom(found)
+        body, (other, other_fails) = self.captured(lambda: self.node(node.args[0]))
+        present = ast.Attribute(held, "present", ast.Load(), lineno=self.line)
+        value: ast.expr = held
+        if node.function == "orValue":
+            value = ast.Attribute(held, "value", ast.Load(), lineno=self.line)
+        if not body:
+            return ast.IfExp(present, value, other, lineno=self.line), fails or other_fails
+        result = self.temporary()
+        self.emit(ast.If(present, [assign(result, value, self.line)], [*body, assign(result, other, self.line)]))
+        return load(result, self.line), fails or other_fails
 
     def comparison(self, node: Call) -> tuple[ast.expr, bool] | None:
         """Equality and order; None where the general form is as good."""
         left_node, right_node = node.args
         operator = _COMPARISONS[node.function]()
-        ordered = self.ordered(left_node, right_node, operator)
+        ordered = None if self.metered else self.ordered(left_node, right_node, operator)
         if ordered is not None:
             return ordered
         left_kind, right_kind = left_node.type, right_node.type
-        same = left_kind == right_kind and left_kind.kind in _NATIVE and left_kind.kind != "null_type"
+        same = left_kind == right_kind and left_kind.kind in _ORDERED
         if node.function not in ("_==_", "_!=_") and not same:
             return None
         left, left_fails = self.node(left_node)
         right, right_fails = self.node(right_node)
         fails = left_fails or right_fails
-        if self.metered:
-            left, right = self.atom(left), self.atom(right)
-            self.charge(node.overloads[0], [left, right])
+        if self.metered and not self.free:
+            compare = operators.ORDERINGS.get(node.function) or (
+                equals if node.function == "_==_" else operators.differ
+            )
+            return self.charged(node, compare, [left, right]), True
         if _plainly_comparable(left_kind, right_kind):
             return ast.Compare(left, [operator], [right], lineno=self.line), fails
-        found = self.helper(equals, left, right)
+        strict = left_kind.kind == "opaque" or is_dynamic(left_kind)
+        if node.function == "_==_" and right_kind.kind == "string" and is_dynamic(left_kind):
+            # Most often both are strings. What is none may be of a type that cannot be compared with one.
+            held = self.atom(left)
+            same_text = ast.Compare(held, [operator], [right], lineno=self.line)
+            kind = ast.Attribute(held, "__class__", ast.Load(), lineno=self.line)
+            other = ast.Compare(kind, [ast.IsNot()], [self.keep(str)], lineno=self.line)
+            checked = self.helper(operators.comparable, held, right)
+            unlike = ast.BoolOp(ast.And(), [other, checked], lineno=self.line)
+            return ast.BoolOp(ast.Or(), [same_text, unlike], lineno=self.line), True
         if node.function == "_!=_":
-            found = ast.UnaryOp(ast.Not(), found, lineno=self.line)
-        return found, fails
+            return self.helper(operators.differ, left, right), fails
+        return self.helper(equals, left, right), fails or strict
 
     def ordered(self, left: Node, right: Node, operator: ast.cmpop) -> tuple[ast.expr, bool] | None:
         """``a.compareTo(b) >= 0`` as one comparison, where the declaration says how."""
@@ -244,20 +333,38 @@ class Generator(Writer):
         return ast.Compare(sides[0], [operator], [sides[1]], lineno=self.line), fails
 
     def membership(self, node: Call) -> tuple[ast.expr, bool] | None:
+        kind, held = node.args[1].type, node.args[0].type
+        if self.metered and not self.free and self.in_constants(node):
+            # Kubernetes makes a set of the list, and looks the item up for nothing.
+            empty = isinstance(node.args[1], ListLiteral) and not node.args[1].elements
+            if empty:
+                return self.keep(False), False
+            item, item_fails = self.node(node.args[0])
+            container, _ = self.node(node.args[1])
+            return self.helper(operators.contains, container, item), item_fails
         item, item_fails = self.node(node.args[0])
         container, fails = self.node(node.args[1])
-        kind, held = node.args[1].type, node.args[0].type
-        if self.metered:
-            item, container = self.atom(item), self.atom(container)
-            if kind.kind != "map":
-                self.charge(node.overloads[0], [item, container])
+        if self.metered and not self.free:
+            return self.charged(node, _contained, [item, container]), True
         if (kind.kind == "map" and held.kind in ("string", "int")) or (kind.kind == "list" and held.kind == "string"):
             return ast.Compare(item, [ast.In()], [container], lineno=self.line), fails or item_fails
         return self.helper(operators.contains, container, item), True
 
+    def in_constants(self, node: Call) -> bool:
+        container = node.args[1]
+        if not isinstance(container, ListLiteral) or not is_constant(container, self.constants):
+            return False
+        plain = (bool, int, Uint, float, str)
+        return all(isinstance(item, Literal) and type(item.value) in plain for item in container.elements)
+
     def index(self, node: Call) -> tuple[ast.expr, bool] | None:
-        operand, key = self.value(node.args[0]), self.value(node.args[1])
+        part = self.taken()
+        operand, _ = self.member_of(node.args[0], part=part)
+        key, _ = self.branch(node.args[1])
         kind, key_kind = node.args[0].type, node.args[1].type
+        if kind.kind == "optional":
+            return self.present(self.helper(operators.optional_index, operand, key)), True
+        self.pay(1)
         if kind.kind == "map" and key_kind.kind in ("string", "int"):
             return self.subscript(operand, key), True
         if kind.kind == "list" and key_kind.kind == "int":
@@ -265,7 +372,10 @@ class Generator(Writer):
         return self.helper(operators.index, operand, key), True
 
     def optional_index(self, node: Call) -> tuple[ast.expr, bool] | None:
-        return self.helper(operators.optional_index, *(self.value(item) for item in node.args)), True
+        part = self.taken()
+        operand, _ = self.member_of(node.args[0], part=part)
+        key, _ = self.branch(node.args[1])
+        return self.present(self.helper(operators.optional_index, operand, key)), True
 
     # -- logic
 
@@ -321,12 +431,15 @@ class Generator(Writer):
         handler = ast.ExceptHandler(
             self.keep(operators.FAILURES), caught, [assign(pending, either, self.line)], lineno=self.line
         )
+        if self.metered:
+            handler.body.append(ast.Expr(self.meter("absorb"), lineno=self.line))
         return ast.Try(body, [handler], [], [], lineno=self.line)
 
     def conditional(self, node: Conditional) -> tuple[ast.expr, bool]:
+        self.part = False
         condition, fails = self.condition(node.condition)
-        then_body, (then, then_fails) = self.captured(lambda: self.node(node.then))
-        other_body, (otherwise, other_fails) = self.captured(lambda: self.node(node.otherwise))
+        then_body, (then, then_fails) = self.captured(lambda: self.branch(node.then))
+        other_body, (otherwise, other_fails) = self.captured(lambda: self.branch(node.otherwise))
         fails = fails or then_fails or other_fails
         if not then_body and not other_body:
             return ast.IfExp(condition, then, otherwise, lineno=self.line), fails
@@ -340,6 +453,51 @@ class Generator(Writer):
         return self.unknown(node, f"unknown type: {node.name}")
 
 
+def _contained(item: Any, container: Any) -> bool:
+    return operators.contains(container, item)
+
+
+_CONVERSIONS: Final = frozenset(
+    ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
+)
+
+
+def is_constant(node: Node, constants: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes computes it when compiling, so that it costs nothing."""
+    if isinstance(node, Literal):
+        return True
+    if isinstance(node, Ident | Select):
+        return node.resolved is not None and node.resolved in constants
+    if isinstance(node, ListLiteral):
+        return all(is_constant(item, constants) for item in node.elements)
+    if isinstance(node, MapLiteral):
+        return all(is_constant(key, constants) and is_constant(value, constants) for key, value, _ in node.entries)
+    if not isinstance(node, Call) or node.target is not None:
+        return False
+    if node.function == "@in":
+        held = node.args[1]
+        return isinstance(held, ListLiteral) and not held.elements
+    return node.function in _CONVERSIONS and len(node.args) == 1 and is_constant(node.args[0], constants)
+
+
+def is_attribute(node: Node, constants: Mapping[str, Any]) -> bool:
+    """Whether it is a name, a choice, or what is taken of one: Kubernetes resolves these in one go."""
+    if isinstance(node, Ident):
+        return node.resolved is None or node.resolved not in constants
+    if isinstance(node, Select):
+        return node.resolved is None or node.resolved not in constants
+    if isinstance(node, Call):
+        return node.function in ("_[_]", "_[?_]") and node.target is None
+    return isinstance(node, Conditional)
+
+
+def _is_choice(node: Node) -> bool:
+    """Whether what is selected from is, in the end, a ``?:``."""
+    while isinstance(node, Select) or (isinstance(node, Call) and node.function in ("_[_]", "_[?_]")):
+        node = node.operand if isinstance(node, Select) else node.args[0]
+    return isinstance(node, Conditional)
+
+
 def _trusted(kind: Type, param: Type) -> bool:
     """Whether an argument of this static type is sure to be what the parameter asks for."""
     if param.kind in ("param", "dyn", "any"):
@@ -351,7 +509,7 @@ def _plainly_comparable(left: Type, right: Type) -> bool:
     """Whether Python's `==` is CEL's: never so if a bool may meet a number or a double an int."""
     if left.kind == right.kind:
         return left.kind in _NATIVE or left.kind == "opaque"
-    return "string" in (left.kind, right.kind)
+    return left.kind == "string"
 
 
 _METHODS: Final[dict[type[Node], Callable[[Any, Any], tuple[ast.expr, bool]]]] = {
@@ -375,4 +533,6 @@ _SPECIAL: Final[dict[str, Callable[[Any, Any], tuple[ast.expr, bool] | None]]] =
     "_[_]": Generator.index,
     "_[?_]": Generator.optional_index,
     "matches": Generator.matches,
+    "or": Generator.alternative,
+    "orValue": Generator.alternative,
 }

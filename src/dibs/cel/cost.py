@@ -1,13 +1,15 @@
 """The static estimate: an upper bound of what an expression can cost, in the units of cel-go and Kubernetes.
 
-Called by ``Environment.compile`` on a checked tree. Unknown sizes count as infinite, so the bound may be infinite;
-types with a ``max_size`` keep it finite. Codegen leaves the run-time budget out where this bound is below the limit.
+Called by ``Environment.compile`` on a checked tree. It follows cel-go's estimator step by step, so that an API server
+and dibs refuse the same expressions: sizes are ranges, sums saturate at 64 bits, and what is known of a size depends on
+the way that leads to a value from a declared variable. Macros cost what their expansion costs there. What one call
+costs is in ``estimates``. Codegen leaves the run-time budget out where the bound is below the limit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dibs.cel.declarations import UNBOUNDED, Cost
+from dibs.cel.estimates import MAX, UNKNOWN, Argument, Path, Size, estimate, multiply, union
 from dibs.cel.nodes import (
     Bind,
     Call,
@@ -28,11 +30,10 @@ from dibs.cel.types import Type
 
 LIST_COST: Final = 10
 MAP_COST: Final = 30
-_SIZED: Final = ("string", "bytes", "list", "map", "dyn", "any")
+_SCALARS: Final = frozenset(("bool", "double", "int", "uint"))
+_TIMES: Final = frozenset(("google.protobuf.Duration", "google.protobuf.Timestamp"))
 # What the hidden loop around a macro's body costs, per turn and once after the loop.
-_LOOPS: Final = {"all": (3.0, 1.0), "exists": (4.0, 1.0), "existsOne": (2.0, 2.0)}
-
-
+_LOOPS: Final = {"all": (3, 1), "exists": (4, 1), "existsOne": (2, 2)}
 _REGEX: Final = frozenset(("matches", "find", "findAll"))
 # A pattern's cost tells little about the steps that a matcher in Python takes; above this they are counted.
 _CHEAP_REGEX: Final = 5_000
@@ -51,6 +52,8 @@ _COMPARING: Final = frozenset(
         "sets.intersects",
     )
 )
+# The size of a key and of a value of a list or map.
+_Entry = tuple[bool, Size, Size]
 
 
 def _may_nest(kind: Type) -> bool:
@@ -62,134 +65,284 @@ def _may_nest(kind: Type) -> bool:
     )
 
 
+def _is_scalar(kind: Type) -> bool:
+    if kind.kind == "optional":
+        return _is_scalar(kind.params[0])
+    return kind.kind in _SCALARS or kind.name in _TIMES
+
+
+def _union_entries(one: _Entry | None, other: _Entry | None) -> _Entry | None:
+    if one is None or other is None:
+        return None
+    return one[0], union(one[1], other[1]), union(one[2], other[2])
+
+
+class _Local:
+    """A variable of a macro."""
+
+    __slots__ = ("entry", "path", "size")
+
+    def __init__(self, path: Path | None, size: Size | None, entry: _Entry | None) -> None:
+        self.path = path
+        self.size = size
+        self.entry = entry
+
+
 class Estimate:
     """The estimate of one expression. ``grows``: some step may do more work than its cost tells."""
 
-    def __init__(self, root: Node) -> None:
-        self.scopes: list[dict[str, Cost]] = []
+    def __init__(self, root: Node, variables: Mapping[str, Type]) -> None:
+        self.variables = variables
+        self.locals: dict[str, list[_Local]] = {}
+        self.paths: dict[int, Path] = {}
+        self.sizes: dict[int, Size] = {}
+        self.entries: dict[int, _Entry] = {}
         self.grows = False
-        self.cost = self.of(root).cost
+        self.cost = self.of(root)
 
-    def of(self, node: Node) -> Cost:
-        """Cost and result size of a node."""
-        found: Cost = _METHODS[type(node)](self, node)
+    def of(self, node: Node) -> int:
+        """What evaluating a node costs at most."""
+        found: int = _METHODS[type(node)](self, node)
+        return min(found, MAX)
+
+    # -- what is known of a value
+
+    def local(self, name: str) -> _Local | None:
+        held = self.locals.get(name)
+        return held[-1] if held else None
+
+    def path(self, node: Node) -> Path | None:
+        if isinstance(node, Ident):
+            found = self.local(node.name)
+            if found is not None:
+                return found.path
+        return self.paths.get(id(node))
+
+    def declared(self, path: Path | None) -> Size | None:
+        """The size of what a path from a declared variable leads to."""
+        return None if path is None else path.size(self.variables)
+
+    def size(self, node: Node) -> Size | None:
+        found = self.sizes.get(id(node))
+        if found is not None:
+            return found
+        if isinstance(node, Literal):
+            count = len(node.value) if isinstance(node.value, str | bytes) else 1
+            return count, count
+        if isinstance(node, ListLiteral):
+            return len(node.elements), len(node.elements)
+        if isinstance(node, MapLiteral):
+            return len(node.entries), len(node.entries)
+        found = self.declared(self.path(node))
+        if found is not None:
+            self.sizes[id(node)] = found
+            return found
+        if _is_scalar(node.type):
+            return 1, 1
+        if isinstance(node, Ident):
+            held = self.local(node.name)
+            return held.size if held is not None else None
+        return None
+
+    def entry(self, node: Node) -> _Entry | None:
+        found = self.entries.get(id(node))
+        if found is None and isinstance(node, Ident):
+            held = self.local(node.name)
+            return held.entry if held is not None else None
         return found
 
-    def sized(self, cost: float, kind: Type) -> Cost:
-        if kind.max_size is not None:
-            return Cost(cost, float(kind.max_size))
-        return Cost(cost, UNBOUNDED if kind.kind in _SIZED else 1.0)
+    def argument(self, node: Node) -> Argument:
+        return Argument(node, self.path(node), self.size(node), self.declared)
 
-    def literal(self, node: Literal) -> Cost:
-        return Cost(0.0, float(len(node.value)) if isinstance(node.value, str | bytes) else 1.0)
+    def keep(self, node: Node, size: Size | None, entry: _Entry | None = None) -> None:
+        if size is not None:
+            self.sizes[id(node)] = size
+        if entry is not None:
+            self.entries[id(node)] = entry
 
-    def ident(self, node: Ident) -> Cost:
-        for scope in reversed(self.scopes):
-            if node.name in scope:
-                return Cost(1.0, scope[node.name].size)
-        return self.sized(1.0, node.type)
+    # -- nodes
 
-    def select(self, node: Select) -> Cost:
+    def literal(self, node: Literal) -> int:
+        del node
+        return 0
+
+    def ident(self, node: Ident) -> int:
+        if self.local(node.name) is None:
+            self.paths[id(node)] = Path.to(node.resolved or node.name)
+        return 1
+
+    def select(self, node: Select) -> int:
         if node.resolved is not None:
-            return self.sized(1.0, node.type)
-        # Kubernetes counts has() as free.
-        return self.sized(self.of(node.operand).cost + (0.0 if node.test else 1.0), node.type)
+            self.paths[id(node)] = Path.to(node.resolved)
+            return 1
+        cost = self.of(node.operand)
+        if node.test:
+            return cost  # Kubernetes counts has() as free.
+        if node.optional:
+            return cost + 1
+        path = self.path(node.operand)
+        self.paths[id(node)] = Path.extended(path, node.field)
+        return cost + (1 if node.operand.type.kind in ("map", "object") else 0)
 
-    def call(self, node: Call) -> Cost:
-        arguments = node.args if node.target is None else [node.target, *node.args]
-        found = [self.of(argument) for argument in arguments]
-        cost = sum(item.cost for item in found)
-        sizes = tuple(item.size for item in found)
-        worst = Cost(0.0, 0.0)
+    def call(self, node: Call) -> int:
+        if node.function == "dyn" and node.target is None and len(node.args) == 1:
+            cost = self.of(node.args[0])
+            self.keep(node, self.size(node.args[0]), self.entry(node.args[0]))
+            return cost + 1
+        total = sum(self.of(argument) for argument in node.args)
+        arguments = [self.argument(argument) for argument in node.args]
+        target = None
+        if node.target is not None:
+            total += self.of(node.target)
+            target = self.argument(node.target)
+        if not node.overloads:
+            return total + 1
+        self.watch(node)
+        worst = 0
+        size: Size | None = None
         for overload in node.overloads:
-            if overload.grows and (sum(sizes) > 1_000 or node.function != "_+_"):
-                self.grows = True
-            priced = overload.cost(self.regex_sizes(node, sizes)) if overload.cost else self.sized(1.0, overload.result)
-            worst = Cost(max(worst.cost, priced.cost), max(worst.size, priced.size))
-        if node.function in _REGEX and worst.cost > _CHEAP_REGEX:
+            price, result = estimate(node.function, overload, target, arguments)
+            worst = max(worst, price)
+            if result is not None:
+                size = result if size is None else union(size, result)
+            if node.function == "_+_" and overload.params[0].kind in ("string", "bytes", "list"):
+                joined = _union_entries(self.entry(node.args[0]), self.entry(node.args[1]))
+                if joined is not None:
+                    self.entries[id(node)] = joined
+            if node.function == "_[_]" and overload.params[0].kind in ("list", "map"):
+                held = self.entry(node.args[0])
+                size = held[2] if held is not None else None
+                step = "@items" if overload.params[0].kind == "list" else "@values"
+                self.paths[id(node)] = Path.extended(self.path(node.args[0]), step)
+            if size is None:
+                size = self.size(node)
+        self.keep(node, size)
+        if node.function in _REGEX and worst > _CHEAP_REGEX:
             self.grows = True
+        return total + worst
+
+    def watch(self, node: Call) -> None:
+        """Note calls that may do more work here than they cost."""
+        arguments = node.args if node.target is None else [node.target, *node.args]
+        if any(overload.grows for overload in node.overloads):
+            sizes = [self.size(argument) for argument in arguments]
+            if node.function != "_+_" or sum(size[1] if size else MAX for size in sizes) > 1_000:
+                self.grows = True
         if node.function in _COMPARING and all(_may_nest(argument.type) for argument in arguments):
             self.grows = True
-        if not node.overloads:
-            worst = Cost(1.0)
-        if node.type.max_size is not None:
-            worst = Cost(worst.cost, float(node.type.max_size))
-        return Cost(cost + worst.cost, worst.size)
+        if node.function in _REGEX:
+            pattern = node.args[-1 if node.function == "matches" else (0 if node.target is not None else 1)]
+            if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
+                self.grows = True
+                return
+            try:
+                # A short pattern may stand for a long program (``a{1000}``).
+                if len(compile_program(pattern.value)) > 4 * max(len(pattern.value), 16):
+                    self.grows = True
+            except ValueError:
+                pass
 
-    def regex_sizes(self, node: Call, sizes: tuple[float, ...]) -> tuple[float, ...]:
-        """A short pattern may stand for a long program (``a{1000}``): then the program's length counts."""
-        if node.function not in _REGEX:
-            return sizes
-        pattern = node.args[-1 if node.function == "matches" else (0 if node.target is not None else 1)]
-        if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
-            self.grows = True
-            return sizes
-        try:
-            program = len(compile_program(pattern.value))
-        except ValueError:
-            return sizes
-        return (sizes[0], max(sizes[1], program / 4), *sizes[2:])
+    def logic(self, node: Logic) -> int:
+        return sum(self.of(operand) for operand in node.operands)
 
-    def logic(self, node: Logic) -> Cost:
-        return Cost(sum(self.of(operand).cost for operand in node.operands), 1.0)
+    def conditional(self, node: Conditional) -> int:
+        condition, then, otherwise = self.of(node.condition), self.of(node.then), self.of(node.otherwise)
+        sizes = (self.size(node.then) or UNKNOWN, self.size(node.otherwise) or UNKNOWN)
+        self.keep(node, union(*sizes), _union_entries(self.entry(node.then), self.entry(node.otherwise)))
+        return condition + max(then, otherwise)
 
-    def conditional(self, node: Conditional) -> Cost:
-        then, otherwise = self.of(node.then), self.of(node.otherwise)
-        return Cost(self.of(node.condition).cost + max(then.cost, otherwise.cost), max(then.size, otherwise.size))
+    def list_literal(self, node: ListLiteral) -> int:
+        cost = 0
+        held: Size = (MAX, 0) if node.elements else (0, 0)
+        for item in node.elements:
+            cost += self.of(item)
+            held = union(held, self.size(item) or UNKNOWN)
+        self.entries[id(node)] = (True, (1, 1), held)
+        return cost + LIST_COST
 
-    def list_literal(self, node: ListLiteral) -> Cost:
-        return Cost(LIST_COST + sum(self.of(item).cost for item in node.elements), float(len(node.elements)))
+    def map_literal(self, node: MapLiteral) -> int:
+        cost = 0
+        keys: Size = (MAX, 0) if node.entries else (0, 0)
+        values = keys
+        for key, value, _ in node.entries:
+            cost += self.of(key) + self.of(value)
+            keys = union(keys, self.size(key) or UNKNOWN)
+            values = union(values, self.size(value) or UNKNOWN)
+        self.entries[id(node)] = (False, keys, values)
+        return cost + MAP_COST
 
-    def map_literal(self, node: MapLiteral) -> Cost:
-        cost = sum(self.of(key).cost + self.of(value).cost for key, value, _ in node.entries)
-        return Cost(MAP_COST + cost, float(len(node.entries)))
+    def message(self, node: MessageLiteral) -> int:
+        return 40 + sum(self.of(value) for value in node.values)
 
-    def message(self, node: MessageLiteral) -> Cost:
-        return Cost(40.0 + sum(self.of(value).cost for value in node.values))
+    def push(self, name: str, path: Path | None, size: Size | None, entry: _Entry | None = None) -> None:
+        self.locals.setdefault(name, []).append(_Local(path, size, entry))
 
-    def comprehension(self, node: Comprehension) -> Cost:
-        source = self.of(node.range)
-        kinds: tuple[Type, ...] = node.range.type.params
-        if node.range.type.kind == "list" and len(node.variables) == 2:
-            kinds = (Type("int"), *kinds)
-        scope = {}
-        for place, name in enumerate(node.variables):
-            scope[name] = self.sized(1.0, kinds[place]) if place < len(kinds) else Cost(1.0)
-        self.scopes.append(scope)
-        body, result_size = self.body(node)
-        self.scopes.pop()
-        turn, after = _LOOPS.get(node.kind, (1.0, 1.0))
-        start = 0.0 if node.kind in _LOOPS else (LIST_COST if node.kind == "list" else MAP_COST)
-        # Zero turns of an endless body cost nothing.
-        turns = source.size * (turn + body) if source.size else 0.0
-        size = 1.0 if node.kind in _LOOPS else max(source.size, result_size)
-        return Cost(source.cost + start + turns + after, size)
+    def variables_of(self, node: Comprehension) -> None:
+        """The loop's variables, with what is known of the elements of the range."""
+        entry, path = self.entry(node.range), self.path(node.range)
+        is_list = entry[0] if entry is not None else node.range.type.kind == "list"
+        key, value = (entry[1], entry[2]) if entry is not None else (None, None)
+        if len(node.variables) == 2:
+            # The order matters: the second path may overwrite the end of the first, as it does there.
+            self.push(node.variables[0], Path.extended(path, "@indices" if is_list else "@keys"), key)
+            self.push(node.variables[1], Path.extended(path, "@items" if is_list else "@values"), value)
+        elif is_list:
+            self.push(node.variables[0], Path.extended(path, "@items"), value)
+        else:
+            self.push(node.variables[0], Path.extended(path, "@keys"), key)
 
-    def body(self, node: Comprehension) -> tuple[float, float]:
-        condition = self.of(node.condition).cost if node.condition is not None else 0.0
+    def comprehension(self, node: Comprehension) -> int:
+        cost = self.of(node.range)
+        self.variables_of(node)
+        condition = self.of(node.condition) if node.condition is not None else 0
+        result = self.of(node.result) if node.result is not None else 0
+        made = (self.size(node.result) or UNKNOWN) if node.result is not None else UNKNOWN
+        for name in node.variables:
+            self.locals[name].pop()
+        count = self.size(node.range) or UNKNOWN
         if node.kind in _LOOPS:
-            return condition, 1.0
-        # A new element is a list of its own that is added: the price of a list, the element, the addition.
-        result = self.of(node.result) if node.result is not None else Cost(0.0)
-        return condition + result.cost + LIST_COST + 1.0, 0.0
+            turn, after = _LOOPS[node.kind]
+            self.keep(node, (1, 1))
+            return cost + multiply(count[1], turn + condition) + after
+        if node.kind == "list":
+            # A new element is a list of its own that is added: the price of a list, the element, the addition.
+            self.keep(node, count, (True, (1, 1), union((0, 0), made)))
+            return cost + LIST_COST + multiply(count[1], condition + result + LIST_COST + 2) + 1
+        # An entry is inserted: the map, the key where it is not a part of the entry, the value, the call.
+        self.keep(node, count)
+        key = 1 if node.kind == "map" else 0
+        return cost + MAP_COST + multiply(count[1], condition + result + key + 2) + 1
 
-    def bind(self, node: Bind) -> Cost:
+    def bind(self, node: Bind) -> int:
         value = self.of(node.value)
-        self.scopes.append({node.name: value})
-        body = self.of(node.body)
-        self.scopes.pop()
+        body = self.bound(node.name, node.value, node.body)
+        self.keep(node, self.size(node.body), self.entry(node.body))
         # cel-go makes a loop over an empty list of it.
-        return Cost(LIST_COST + value.cost + body.cost, body.size)
+        return LIST_COST + value + body
 
-    def optional_map(self, node: OptionalMap) -> Cost:
+    def bound(self, name: str, value: Node, body: Node) -> int:
+        self.push(name, self.path(value), self.size(value), self.entry(value))
+        cost = self.of(body)
+        # What is known of the body is asked for while the name still means this value.
+        self.keep(body, self.size(body), self.entry(body))
+        self.locals[name].pop()
+        return cost
+
+    def optional_map(self, node: OptionalMap) -> int:
+        # target.hasValue() ? optional.of(cel.bind(name, target.value(), body)) : optional.none()
         target = self.of(node.target)
-        self.scopes.append({node.name: Cost(1.0)})
+        self.push(node.name, None, (1, 1) if _is_scalar(node.target.type) else None)
         body = self.of(node.body)
-        self.scopes.pop()
-        return Cost(target.cost + body.cost + LIST_COST + 5.0, UNBOUNDED)
+        size = self.size(node.body)
+        self.locals[node.name].pop()
+        found = size if node.flat else ((1, 1) if _is_scalar(node.type) else None)
+        other = (1, 1) if _is_scalar(node.type) else UNKNOWN
+        self.keep(node, union(found or UNKNOWN, other))
+        inner = LIST_COST + target + 1 + body
+        return target + 1 + max(inner + (0 if node.flat else 1), 1)
 
 
-_METHODS: Final[dict[type[Node], Callable[[Any, Any], Cost]]] = {
+_METHODS: Final[dict[type[Node], Callable[[Any, Any], int]]] = {
     Literal: Estimate.literal,
     Ident: Estimate.ident,
     Select: Estimate.select,
@@ -203,29 +356,3 @@ _METHODS: Final[dict[type[Node], Callable[[Any, Any], Cost]]] = {
     Bind: Estimate.bind,
     OptionalMap: Estimate.optional_map,
 }
-
-
-def own_cost(node: Node | None) -> float:
-    """What one evaluation costs at least, without what the run-time budget charges by itself (loops, sized calls)."""
-    if node is None or isinstance(node, Literal | Comprehension):
-        return 0.0
-    if isinstance(node, Ident):
-        return 1.0
-    if isinstance(node, Select):
-        return 1.0 if node.resolved is not None else 1.0 + own_cost(node.operand)
-    if isinstance(node, Call):
-        return 1.0 + own_cost(node.target) + sum(own_cost(item) for item in node.args)
-    if isinstance(node, Logic):
-        # Only the first operand is sure to be evaluated.
-        return own_cost(node.operands[0])
-    if isinstance(node, Conditional):
-        return own_cost(node.condition) + min(own_cost(node.then), own_cost(node.otherwise))
-    if isinstance(node, ListLiteral):
-        return LIST_COST + sum(own_cost(item) for item in node.elements)
-    if isinstance(node, MapLiteral):
-        return MAP_COST + sum(own_cost(key) + own_cost(value) for key, value, _ in node.entries)
-    if isinstance(node, Bind):
-        return LIST_COST + own_cost(node.value) + own_cost(node.body)
-    if isinstance(node, OptionalMap):
-        return own_cost(node.target)
-    return 1.0

@@ -35,8 +35,7 @@ class Overload:
     ``grows``: its result may be larger than its cost tells, so that the budget must be kept while running.
     ``template``: a Python expression to put in place of a call, with ``a``, ``b``, ``c``, ``d`` for the arguments. It
     is the declaration's own text; nothing of an expression gets into it. ``ordering``: for a ``compareTo``, what it
-    compares of an argument ``a``, so that ``x.compareTo(y) >= 0`` becomes one comparison. ``runtime_cost``: from the
-    arguments themselves, where their sizes do not tell what the call will take.
+    compares of an argument ``a``, so that ``x.compareTo(y) >= 0`` becomes one comparison.
     """
 
     __slots__ = (
@@ -50,7 +49,6 @@ class Overload:
         "ordering",
         "params",
         "result",
-        "runtime_cost",
         "template",
     )
 
@@ -67,10 +65,8 @@ class Overload:
         grows: bool = False,
         template: str | None = None,
         ordering: str | None = None,
-        runtime_cost: Callable[..., float] | None = None,
     ) -> None:
         self.ordering = ordering
-        self.runtime_cost = runtime_cost
         self.function = ""
         self.params = tuple(params)
         self.result = result
@@ -97,7 +93,6 @@ def method(
     grows: bool = False,
     template: str | None = None,
     ordering: str | None = None,
-    runtime_cost: Callable[..., float] | None = None,
 ) -> Overload:
     """An overload that is called on its first parameter: ``a.f(b)``."""
     return Overload(
@@ -110,7 +105,6 @@ def method(
         grows=grows,
         template=template,
         ordering=ordering,
-        runtime_cost=runtime_cost,
     )
 
 

@@ -11,6 +11,7 @@ from dibs.cel import libraries
 from dibs.cel.environment import Environment, Program
 from dibs.cel.errors import CelCostError, CelError, CelRuntimeError, CelSyntaxError, CelTypeError
 from dibs.cel.kubernetes import QUANTITY, Quantity, Semver, quantities, versions
+from dibs.cel.macros import EXISTS_ONE_WITH_TWO
 from dibs.cel.types import ANY, BOOL, DYN, STRING, map_of, object_type
 from dibs.cel.values import INT_MAX, INT_MIN, DefaultMap, type_name
 
@@ -22,6 +23,7 @@ _MAX_ENTRIES: Final = 32
 _MAX_DOMAIN: Final = 63
 _MAX_ID: Final = 32
 _MAX_VALUE: Final = 64
+_ANY_SIZE: Final = 2**63 - 1
 
 # What a device attribute may be: one value or a list of one kind.
 Attribute = bool | int | str | Semver | Sequence[bool] | Sequence[int] | Sequence[str] | Sequence[Semver]
@@ -191,9 +193,18 @@ _environments: dict[tuple[bool, bool, int], Environment] = {}
 
 
 def environment(
-    *, consumable_capacity: bool = True, list_attributes: bool = False, cost_limit: int = COST_LIMIT
+    *,
+    consumable_capacity: bool = True,
+    list_attributes: bool = False,
+    stored: bool = False,
+    cost_limit: int = COST_LIMIT,
 ) -> Environment:
-    """The environment of device selectors; made once per set of features."""
+    """The environment of device selectors; made once per set of features.
+
+    ``stored``: for an expression that was accepted before. It knows everything, whichever features are on now.
+    """
+    if stored:
+        consumable_capacity = list_attributes = True
     key = (consumable_capacity, list_attributes, cost_limit)
     found = _environments.get(key)
     if found is None:
@@ -210,13 +221,14 @@ def _environment(*, consumable_capacity: bool, list_attributes: bool, cost_limit
     def domains(value: Any) -> Any:
         return map_of(domain, map_of(identifier, value, max_size=_MAX_ENTRIES), max_size=_MAX_ENTRIES)
 
-    fields = {"driver": STRING.sized(_MAX_DOMAIN), "attributes": domains(attribute), "capacity": domains(QUANTITY)}
+    amount = QUANTITY.sized(_ANY_SIZE)
+    fields = {"driver": STRING.sized(_MAX_DOMAIN), "attributes": domains(attribute), "capacity": domains(amount)}
     names = {name: name for name in fields}
     if consumable_capacity:
-        fields["allowMultipleAllocations"] = BOOL
+        fields["allowMultipleAllocations"] = BOOL.sized(1)
         names["allowMultipleAllocations"] = "allow_multiple_allocations"
     parts = [
-        libraries.strings(),
+        libraries.strings(version=2),
         libraries.lists(),
         libraries.sets(),
         libraries.regex(),
@@ -225,22 +237,34 @@ def _environment(*, consumable_capacity: bool, list_attributes: bool, cost_limit
         libraries.two_variables(),
         libraries.times(),
         libraries.network(),
+        libraries.urls(),
+        libraries.formats(),
         quantities(),
         versions(),
     ]
     if list_attributes:
         parts.append(libraries.includes())
-    return Environment(
-        {"device": object_type("kubernetes.DRADevice", fields, names)},
+    made = Environment(
+        {"device": object_type("kubernetes.DRADevice", fields, names).sized(_ANY_SIZE)},
         parts,
         homogeneous_literals=True,
+        strict_literals=True,
         max_length=MAX_EXPRESSION_LENGTH,
         cost_limit=cost_limit,
     )
+    # Kubernetes has neither this name nor this macro with one variable.
+    del made.variables["dyn"], made.constants["dyn"]
+    made.macros["existsOne"] = EXISTS_ONE_WITH_TWO
+    return made
 
 
 def compile_selector(
-    expression: str, *, consumable_capacity: bool = True, list_attributes: bool = False, cost_limit: int = COST_LIMIT
+    expression: str,
+    *,
+    consumable_capacity: bool = True,
+    list_attributes: bool = False,
+    stored: bool = False,
+    cost_limit: int = COST_LIMIT,
 ) -> Selector:
     """Compile a device selector; CelCompileError (CelSyntaxError, CelTypeError) where it is not one.
 
@@ -250,10 +274,12 @@ def compile_selector(
     """
     if len(expression.encode(errors="replace")) > MAX_EXPRESSION_LENGTH:
         raise CelSyntaxError(f"the expression is longer than {MAX_EXPRESSION_LENGTH} bytes")
-    program = environment(
-        consumable_capacity=consumable_capacity, list_attributes=list_attributes, cost_limit=cost_limit
-    ).compile(expression)
-    if program.type.kind not in ("bool", "any", "dyn"):
+    made = environment(
+        consumable_capacity=consumable_capacity, list_attributes=list_attributes, stored=stored, cost_limit=cost_limit
+    )
+    program = made.compile(expression)
+    # What an attribute may be has a type of its own: any, or dyn where it may be a list.
+    if program.type.kind not in ("bool", "dyn" if list_attributes or stored else "any"):
         raise CelTypeError(
             f"must evaluate to bool or the unknown type, not {program.type}", expression=expression, offset=0
         )

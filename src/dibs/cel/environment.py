@@ -18,6 +18,7 @@ from dibs.cel.nodes import Ident, Node, Select
 from dibs.cel.operators import Meter
 from dibs.cel.parser import parse
 from dibs.cel.types import Type, is_dynamic, type_of
+from dibs.cel.validators import validate
 from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, TypeValue, Uint, map_key, type_name
 
 DEFAULT_COST_LIMIT: Final = 1_000_000
@@ -37,7 +38,8 @@ class Environment:
     """Declared variables and functions.
 
     ``variables``: name (may be dotted) to type. ``libraries``: see ``dibs.cel.libraries``. ``container``: the namespace
-    that short names are looked up in. ``homogeneous_literals``: refuse ``[1, "a"]``. ``max_length``: of an expression.
+    that short names are looked up in. ``homogeneous_literals``: refuse ``[1, "a"]``. ``strict_literals``: refuse
+    what a literal cannot mean (``duration("x")``), as Kubernetes does. ``max_length``: of an expression.
     ``cost_limit``: what one evaluation may cost; ``static_cost_limit``: refuse what could cost more, when compiling.
     ``step_limit``: how many turns all loops of one evaluation may take.
     """
@@ -49,6 +51,7 @@ class Environment:
         *,
         container: str = "",
         homogeneous_literals: bool = False,
+        strict_literals: bool = False,
         max_length: int = MAX_LENGTH,
         cost_limit: float = DEFAULT_COST_LIMIT,
         static_cost_limit: float | None = None,
@@ -56,6 +59,7 @@ class Environment:
     ) -> None:
         self.container = container
         self.homogeneous_literals = homogeneous_literals
+        self.strict_literals = strict_literals
         self.max_length = max_length
         self.cost_limit = cost_limit
         self.static_cost_limit = static_cost_limit
@@ -100,7 +104,9 @@ class Environment:
                 lenient=not check,
             )
             checker.run(root, expression)
-            estimate = Estimate(root)
+            if self.strict_literals and check:
+                validate(root, self.constants)
+            estimate = Estimate(root, self.variables)
             return Program(self, expression, root, checker.visited, estimate)
         except RecursionError:
             # The limits on nesting make this rare: it takes a caller that is itself deep in recursion.
@@ -185,6 +191,17 @@ class Program:
             limit = self._environment.cost_limit if cost_limit is None else cost_limit
             meter = Meter(limit, self._environment.step_limit, cancelled)
             return meter.run(self._metered, arguments)
+        except (CelError, KeyError, ValueError, RecursionError) as error:
+            raise self.failure(error) from None
+
+    def measure(self, arguments: Sequence[Any]) -> tuple[Any, int, int]:
+        """Like ``run``, with what the evaluation cost and how many errors it absorbed."""
+        try:
+            if self._metered is None:
+                self._metered = self._generate(metered=True)
+            meter = Meter(self._environment.cost_limit, self._environment.step_limit)
+            value = meter.run(self._metered, arguments)
+            return value, int(meter.used), meter.absorbed
         except (CelError, KeyError, ValueError, RecursionError) as error:
             raise self.failure(error) from None
 

@@ -6,7 +6,7 @@ modules may use without CEL.
 
 from typing import Final
 
-from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, method
+from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError
 from dibs.cel.quantity import Quantity
 from dibs.cel.semver import Semver
@@ -14,10 +14,6 @@ from dibs.cel.types import BOOL, DOUBLE, INT, STRING, Type, opaque
 
 QUANTITY: Final = opaque("kubernetes.Quantity", Quantity)
 SEMVER: Final = opaque("kubernetes.Semver", Semver)
-
-
-def _parse_cost(sizes: tuple[float, ...]) -> Cost:
-    return Cost(max(1.0, ceil(sizes[0] * 0.1)), 1)
 
 
 def _quantity(text: str) -> Quantity:
@@ -81,9 +77,9 @@ def quantities() -> Library:
     return Library(
         "kubernetes.quantity",
         [
-            Function("quantity", Overload((STRING,), QUANTITY, _quantity, cost=_parse_cost, fold=True)),
-            Function("isQuantity", Overload((STRING,), BOOL, _is_quantity, cost=_parse_cost, fails=False, fold=True)),
-            Function("sign", method(one, INT, lambda a: a.sign, fails=False)),
+            Function("quantity", Overload((STRING,), QUANTITY, _quantity, fold=True)),
+            Function("isQuantity", Overload((STRING,), BOOL, _is_quantity, fails=False, fold=True)),
+            Function("sign", Overload(one, INT, lambda a: a.sign, fails=False)),
             Function("isInteger", method(one, BOOL, Quantity.is_integer, fails=False)),
             Function("asInteger", method(one, INT, Quantity.as_integer)),
             Function("asApproximateFloat", method(one, DOUBLE, Quantity.as_float, fails=False)),
@@ -99,7 +95,6 @@ def quantities() -> Library:
             ),
             *(Function(name, overload) for name, overload in _comparisons(QUANTITY, "nanos").items()),
         ],
-        types=(QUANTITY,),
     )
 
 
@@ -111,20 +106,19 @@ def versions() -> Library:
         [
             Function(
                 "semver",
-                Overload((STRING,), SEMVER, _semver, cost=_parse_cost, fold=True),
-                Overload((STRING, BOOL), SEMVER, _semver, cost=_parse_cost, fold=True),
+                Overload((STRING,), SEMVER, _semver, fold=True),
+                Overload((STRING, BOOL), SEMVER, _semver, fold=True),
             ),
             Function(
                 "isSemver",
-                Overload((STRING,), BOOL, _is_semver, cost=_parse_cost, fails=False, fold=True),
-                Overload((STRING, BOOL), BOOL, _is_semver, cost=_parse_cost, fails=False, fold=True),
+                Overload((STRING,), BOOL, _is_semver, fails=False, fold=True),
+                Overload((STRING, BOOL), BOOL, _is_semver, fails=False, fold=True),
             ),
             Function("major", method(one, INT, lambda a: _part(a.major))),
             Function("minor", method(one, INT, lambda a: _part(a.minor))),
             Function("patch", method(one, INT, lambda a: _part(a.patch))),
             *(Function(name, overload) for name, overload in _comparisons(SEMVER, "key").items()),
         ],
-        types=(SEMVER,),
     )
 
 

@@ -103,7 +103,10 @@ def tokenize(text: str) -> list[Token]:
         elif kind == "int":
             tokens.append(Token(LITERAL, _integer(text, place, piece), place))
         elif kind == "float":
-            tokens.append(Token(LITERAL, float(piece), place))
+            number = float(piece)
+            if number == float("inf"):
+                raise CelSyntaxError("invalid double literal", expression=text, offset=place)
+            tokens.append(Token(LITERAL, number, place))
         elif kind == "quoted":
             tokens.append(Token(QUOTED, piece[1:-1], place))
         place = found.end()

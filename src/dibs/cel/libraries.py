@@ -4,11 +4,14 @@ from dibs.cel.declarations import Library
 from dibs.cel.macros import BINDINGS, BLOCKS, TWO_VARIABLES
 
 
-def strings() -> Library:
-    """charAt, indexOf, lastIndexOf, join, replace, split, substring, trim, reverse, format, quote, ASCII case."""
+def strings(version: int = 3) -> Library:
+    """charAt, indexOf, lastIndexOf, join, replace, split, substring, trim, reverse, format, quote, ASCII case.
+
+    Version 2 is that of Kubernetes: without reverse, and with a format that prints numbers in the English way.
+    """
     from dibs.cel.library.strings import strings as make
 
-    return make()
+    return make(version)
 
 
 def lists() -> Library:
@@ -70,6 +73,20 @@ def times() -> Library:
 def network() -> Library:
     """Kubernetes' ip, cidr and their tests."""
     from dibs.cel.library.network import network as make
+
+    return make()
+
+
+def urls() -> Library:
+    """Kubernetes' url, isURL and the parts of a URL."""
+    from dibs.cel.library.urls import urls as make
+
+    return make()
+
+
+def formats() -> Library:
+    """Kubernetes' format.named, format.dns1123Label and the others, and validate."""
+    from dibs.cel.library.formats import formats as make
 
     return make()
 

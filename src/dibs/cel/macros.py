@@ -140,6 +140,7 @@ STANDARD: Final[dict[str, Macro]] = {
     "filter": _filter,
 }
 
+EXISTS_ONE_WITH_TWO: Final = _loop("existsOne", 2, 1, 0)
 TWO_VARIABLES: Final[dict[str, Macro]] = {
     "all": _first(STANDARD["all"], _loop("all", 2, 1, 0)),
     "exists": _first(STANDARD["exists"], _loop("exists", 2, 1, 0)),

@@ -6,6 +6,7 @@ Called by generated code and by library/standard. Each fails with CelRuntimeErro
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+from dibs.cel.charges import Charge
 from dibs.cel.declarations import Overload
 from dibs.cel.errors import CelCancelledError, CelCostError, CelRuntimeError
 from dibs.cel.types import accepts
@@ -14,6 +15,7 @@ from dibs.cel.values import (
     DefaultMap,
     Optional,
     Uint,
+    compare,
     current,
     equals,
     key_value,
@@ -26,6 +28,9 @@ from dibs.cel.values import (
 
 # What evaluating an expression may raise and `&&`, `||` may absorb. KeyError comes from plain dict access.
 FAILURES: Final = (CelRuntimeError, KeyError, ValueError)
+
+# How much work one evaluation may do beyond what it costs: a hostile expression ends within seconds.
+WORK_LIMIT: Final = 5_000_000
 
 # Go's names of the value classes, as Kubernetes prints them.
 _CLASS_NAMES: Final = {
@@ -63,8 +68,10 @@ def optional_select(operand: Any, field: str) -> Optional:
         operand = operand.value
         if type(operand) is Optional:
             return optional_select(operand, field)
+    if isinstance(operand, list):
+        raise CelRuntimeError("unsupported index type 'string' in list")
     if not isinstance(operand, dict):
-        raise CelRuntimeError(f"no such overload: type '{type_name(operand)}' does not support field selection")
+        return NONE
     try:
         return Optional(operand[field])
     except KeyError:
@@ -79,7 +86,9 @@ def has(operand: Any, field: str) -> bool:
         return field in operand
     if type(operand) is Optional:
         return operand.present and has(operand.value, field)
-    raise CelRuntimeError(f"no such overload: type '{type_name(operand)}' does not support field selection")
+    if isinstance(operand, list):
+        raise CelRuntimeError("unsupported index type 'string' in list")
+    return False
 
 
 def index(operand: Any, key: Any) -> Any:
@@ -126,7 +135,7 @@ def optional_index(operand: Any, key: Any) -> Optional:
             return Optional(operand[lookup_key(key)])
         except KeyError:
             return NONE
-    raise no_overload("_[?_]", operand, key)
+    return NONE
 
 
 def contains(container: Any, item: Any) -> bool:
@@ -135,6 +144,8 @@ def contains(container: Any, item: Any) -> bool:
         kind = type(item)
         if kind is str or kind is bytes:
             return item in container
+        if hasattr(kind, "__cel_strict__"):
+            return any(type(element) is kind and item == element for element in container)
         return any(equals(item, element) for element in container)
     if isinstance(container, dict):
         try:
@@ -180,8 +191,15 @@ def make_map(entries: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     """A map literal whose keys are not all strings or ints."""
     made: dict[Any, Any] = {}
     for key, value in entries:
-        put(made, key, value)
+        put_literal(made, key, value)
     return made
+
+
+def put_literal(made: dict[Any, Any], key: Any, value: Any) -> None:
+    """One more entry of a map literal. The last of several with the same key counts, as in Kubernetes."""
+    key = map_key(key)
+    made.pop(key, None)
+    made[key] = value
 
 
 def put(made: dict[Any, Any], key: Any, value: Any) -> None:
@@ -227,10 +245,41 @@ class Dispatcher:
         return implementation(*arguments)
 
 
-class Meter:
-    """The budget of one evaluation. Charged before work is done; checks for cancellation now and then."""
+def comparable(left: Any, right: Any) -> bool:
+    """False for two values of which the left is not a string; an error where Kubernetes does not compare them."""
+    return equals(left, right)
 
-    __slots__ = ("cancelled", "iterations", "left", "limit", "steps_left")
+
+def differ(left: Any, right: Any) -> bool:
+    """``left != right``; of Kubernetes' own types it never fails."""
+    if type(left) is not type(right) and hasattr(type(left), "__cel_strict__"):
+        return True
+    return not equals(left, right)
+
+
+ORDERINGS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "_<_": lambda a, b: compare(a, b) < 0,
+    "_<=_": lambda a, b: compare(a, b) <= 0,
+    "_>_": lambda a, b: compare(a, b) > 0,
+    "_>=_": lambda a, b: compare(a, b) >= 0,
+}
+
+
+def use(value: Any, error: Exception | None) -> Any:
+    """A bound value, or the error that came instead of it."""
+    if error is not None:
+        raise error
+    return value
+
+
+class Meter:
+    """The budget of one evaluation. Checks for cancellation now and then.
+
+    ``limit`` is in CEL's units and charged as Kubernetes charges it. Beside it the work is counted that takes longer
+    here than it costs there (``spend``).
+    """
+
+    __slots__ = ("absorbed", "cancelled", "iterations", "left", "limit", "steps_left", "work")
 
     def __init__(self, limit: float, steps: float | None = None, cancelled: Callable[[], bool] | None = None) -> None:
         self.limit = limit
@@ -238,6 +287,8 @@ class Meter:
         self.steps_left = float("inf") if steps is None else steps
         self.cancelled = cancelled
         self.iterations = 0
+        self.absorbed = 0
+        self.work = max(limit, WORK_LIMIT)
 
     @property
     def used(self) -> float:
@@ -245,8 +296,8 @@ class Meter:
         return self.limit - self.left
 
     def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """Call a metered function; work deep inside of libraries is charged to this budget too."""
-        outer, current.charge = current.charge, self.charge
+        """Call a metered function; work deep inside of libraries is counted too."""
+        outer, current.charge = current.charge, self.spend
         try:
             return function(self, *arguments)
         finally:
@@ -258,23 +309,53 @@ class Meter:
         if self.left < 0:
             raise CelCostError(f"operation cancelled: actual cost limit exceeded ({self.limit:g} units)")
 
-    def step(self, cost: float) -> None:
+    def absorb(self) -> None:
+        """Count an error that may yet come to nothing."""
+        self.absorbed += 1
+
+    def spend(self, work: float) -> None:
+        """Count work."""
+        self.work -= work
+        if self.work < 0:
+            raise CelCostError("operation cancelled: the expression takes too many steps")
+
+    def step(self) -> None:
         """One more turn of a loop."""
-        self.charge(cost)
         self.steps_left -= 1
         if self.steps_left < 0:
             raise CelCostError("operation cancelled: step limit exceeded")
+        self.spend(1)
         self.iterations += 1
         if self.cancelled is not None and self.iterations % 100 == 1 and self.cancelled():
             raise CelCancelledError("operation interrupted")
 
-    def call(self, overload: Overload, *arguments: Any) -> None:
-        """Charge a call whose cost depends on the sizes of its arguments."""
-        if overload.runtime_cost is not None:
-            self.charge(overload.runtime_cost(*arguments))
-            return
-        sizes = tuple(float(size(argument)) for argument in arguments)
-        cost = overload.cost(sizes).cost if overload.cost is not None else 1.0
-        if overload.grows:
-            cost += 0.1 * sum(sizes)
-        self.charge(cost)
+    def priced(self, charge: Charge, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function whose cost depends on its arguments or its result."""
+        result = function(*arguments)
+        self.charge(charge(result, *arguments))
+        return result
+
+    def joined(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that may make a larger value than it costs."""
+        result = function(*arguments)
+        self.spend(0.1 * size(result))
+        return result
+
+    def present(self, found: Optional) -> Optional:
+        """A step into an optional costs where there is something."""
+        if found.present:
+            self.charge(1)
+        return found
+
+    def postponed(self, before: float, extra: float = 0) -> list[float]:
+        """Take back what was charged since then; it is due when the value is first used."""
+        due = before - self.left + extra
+        self.left = before
+        return [due]
+
+    def use(self, value: Any, error: Exception | None, due: list[float]) -> Any:
+        """A bound value; its cost is due the first time."""
+        if due[0]:
+            cost, due[0] = due[0], 0
+            self.charge(cost)
+        return use(value, error)

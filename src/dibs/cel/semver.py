@@ -23,6 +23,7 @@ class Semver:
 
     __cel_type__ = "kubernetes.Semver"
     __cel_class__ = "cel.Semver"
+    __cel_strict__ = True
 
     major: int
     minor: int

@@ -198,6 +198,8 @@ def assignable(bindings: Bindings, source: Type, target: Type) -> bool:
         return True
     if source.kind == "null_type":
         return target.kind in ("optional", "opaque", "object")
+    if source.kind == "type" and target.kind == "type":
+        return True
     if source.kind != target.kind or source.name != target.name or len(source.params) != len(target.params):
         return False
     return all(assignable(bindings, one, other) for one, other in zip(source.params, target.params, strict=True))

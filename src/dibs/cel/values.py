@@ -188,6 +188,9 @@ def equals(left: Any, right: Any) -> bool:
         return bool(left == right)
     if isinstance(left, dict) and isinstance(right, dict):
         return _deep(left, right, _Visits())
+    if hasattr(left_kind, "__cel_strict__"):
+        # Kubernetes' own types are only equal or not to their like.
+        raise no_overload("_==_", left, right)
     return False
 
 
@@ -217,6 +220,8 @@ def _deep(left: Any, right: Any, visits: _Visits) -> bool:
         visits.left -= 1
         if visits.left < 0:
             raise CelCostError(f"comparing two values takes more than {MAX_VISITS} steps")
+        if type(one) is not type(other) and hasattr(type(one), "__cel_strict__"):
+            continue  # The error of such a comparison does not count inside of a list or map.
         if not (_deep(one, other, visits) if isinstance(one, list | dict) else equals(one, other)):
             return False
     return True
@@ -225,8 +230,8 @@ def _deep(left: Any, right: Any, visits: _Visits) -> bool:
 _ORDERED: Final = frozenset((int, Uint, float, str, bytes, bool))
 
 
-def compare(left: Any, right: Any, function: str = "_<_") -> int | None:
-    """-1, 0 or 1; None where a NaN is involved; an error for types without an order."""
+def compare(left: Any, right: Any, function: str = "_<_") -> int:
+    """-1, 0 or 1; an error for types without an order, and for NaN."""
     left_kind, right_kind = type(left), type(right)
     if left_kind is not right_kind and left_kind in _NUMBERS and right_kind in _NUMBERS:
         if right_kind is float:
@@ -239,7 +244,9 @@ def compare(left: Any, right: Any, function: str = "_<_") -> int | None:
         return 0
     if left < right:
         return -1
-    return 1 if left > right else None
+    if left > right:
+        return 1
+    raise CelRuntimeError("NaN values cannot be ordered")
 
 
 def is_zero(value: Any) -> bool:
@@ -247,8 +254,6 @@ def is_zero(value: Any) -> bool:
     kind = type(value)
     if kind in _NUMBERS or kind in _ATOMS or isinstance(value, list | dict):
         return not value
-    if kind is Optional:
-        return not value.present
     return bool(getattr(value, "__cel_zero__", False))
 
 

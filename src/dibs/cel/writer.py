@@ -27,6 +27,13 @@ class Writer:
         self.count = 0
         self.blocks = 0
         self.line = 1
+        self.price = 0
+        self.free = False
+
+    def pay(self, cost: int) -> None:
+        """Charge a cost that is known now, once for all of the statements that are being captured."""
+        if not self.free:
+            self.price += cost
 
     def temporary(self) -> str:
         self.count += 1
@@ -63,11 +70,23 @@ class Writer:
     def captured(self, make: Callable[[], Any]) -> tuple[list[ast.stmt], Any]:
         """Run ``make`` and return the statements that it emitted, with its result."""
         outer, self.statements = self.statements, []
+        price, self.price = self.price, 0
         try:
             result = make()
+            if self.metered and self.price:
+                self.statements.insert(0, self.charging(self.price))
             return self.statements, result
         finally:
             self.statements = outer
+            self.price = price
+
+    def charging(self, cost: int) -> ast.stmt:
+        """m.charge(cost)"""
+        return ast.Expr(self.meter("charge", self.keep(cost)), lineno=self.line)
+
+    def meter(self, method: str, *arguments: ast.expr) -> ast.expr:
+        """A call of the budget."""
+        return call(ast.Attribute(load("m", self.line), method, ast.Load(), lineno=self.line), arguments, self.line)
 
     @contextmanager
     def block(self) -> Iterator[None]:

@@ -66,7 +66,10 @@ def expression(text: str, *, consumable_capacity: bool, list_attributes: bool) -
     from dibs.cel.dra import compile_selector
 
     try:
-        compiled = compile_selector(text, consumable_capacity=consumable_capacity, list_attributes=list_attributes)
+        # Accepted once, compiled for good: the gates of today do not matter.
+        compiled = compile_selector(
+            text, consumable_capacity=consumable_capacity, list_attributes=list_attributes, stored=True
+        )
     except CelCompileError as error:
         return Expression(text, None, error)
     return Expression(text, compiled, None)

@@ -3,22 +3,27 @@
 import functools
 from typing import Any, Final
 
-from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, linear, method
-from dibs.cel.errors import CelRuntimeError
+from dibs.cel.declarations import Function, Library, Overload, method
+from dibs.cel.errors import CelRuntimeError, CelSyntaxError
+from dibs.cel.library.times import DURATION, TIMESTAMP, Duration
 from dibs.cel.macros import Macro
-from dibs.cel.nodes import Call, Comprehension, Ident, ListLiteral, Node
+from dibs.cel.nodes import Bind, Call, Comprehension, Conditional, Ident, ListLiteral, Node, Select
 from dibs.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, list_of, parameter
 from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, compare, equals, no_overload, spend
 
 T: Final = parameter("T")
-_MAX_RANGE: Final = 100_000
-_COMPARABLE: Final = (INT, UINT, DOUBLE, BOOL, STRING, BYTES)
+_ORDERED: Final = frozenset((int, Uint, float, str, bytes, bool))
+_INPUT: Final = "@__sortBy_input__"
+_MAX_RANGE: Final = 1_000_000
+_COMPARABLE: Final = (INT, UINT, DOUBLE, BOOL, STRING, BYTES, DURATION, TIMESTAMP)
 
 
 def _sum(items: list[Any]) -> Any:
     if not items:
         return 0
     kind = type(items[0])
+    if kind is Duration:
+        return functools.reduce(lambda a, b: Duration(a.nanos + b.nanos), items)
     if kind not in (int, Uint, float) or any(type(item) is not kind for item in items):
         raise no_overload("sum", items)
     total = sum(items) if kind is not float else functools.reduce(lambda a, b: a + b, items)
@@ -31,13 +36,29 @@ def _sum(items: list[Any]) -> Any:
     return total
 
 
+def _check(items: list[Any], name: str) -> None:
+    """Only what has an order may be in the list."""
+    for item in items:
+        if type(item) not in _ORDERED and not hasattr(type(item), "__cel_ordered__"):
+            raise no_overload(name, items)
+
+
+def _order(one: Any, other: Any) -> int:
+    """As ``compare``, but NaN and what is of another type are neither less nor greater."""
+    try:
+        return compare(one, other)
+    except CelRuntimeError:
+        return 0
+
+
 def _extreme(name: str, wanted: int) -> Any:
     def pick(items: list[Any]) -> Any:
         if not items:
             raise CelRuntimeError(f"{name} called on empty list")
+        _check(items, name)
         best = items[0]
         for item in items[1:]:
-            if compare(item, best, name) == wanted:
+            if _order(item, best) == wanted:
                 best = item
         return best
 
@@ -53,7 +74,8 @@ def _last_index_of(items: list[Any], wanted: Any) -> int:
 
 
 def _is_sorted(items: list[Any]) -> bool:
-    return all(compare(items[place], items[place + 1], "isSorted") != 1 for place in range(len(items) - 1))
+    _check(items, "isSorted")
+    return all(_order(items[place], items[place + 1]) != 1 for place in range(len(items) - 1))
 
 
 def _slice(items: list[Any], start: int, end: int) -> list[Any]:
@@ -93,15 +115,18 @@ def _sorted(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     if len({type(key) for _, key in pairs}) > 1:
         raise CelRuntimeError("list elements must have the same type")
 
+    for _, key in pairs[:1]:
+        if type(key) not in _ORDERED and not hasattr(type(key), "__cel_ordered__"):
+            raise CelRuntimeError("list elements must be comparable")
+
     def order(one: tuple[Any, Any], other: tuple[Any, Any]) -> int:
-        return compare(one[1], other[1], "sort") or 0
+        return _order(one[1], other[1])
 
     return sorted(pairs, key=functools.cmp_to_key(order))
 
 
-def _sort_by(pairs: list[Any]) -> list[Any]:
-    """From [element, key] pairs, as the macro makes them."""
-    return [item for item, _ in _sorted([(pair[0], pair[1]) for pair in pairs])]
+def _sort_by(items: list[Any], keys: list[Any]) -> list[Any]:
+    return [item for item, _ in _sorted(list(zip(items, keys, strict=True)))]
 
 
 def _distinct(items: list[Any]) -> list[Any]:
@@ -120,13 +145,12 @@ def _distinct(items: list[Any]) -> list[Any]:
 
 
 def _range(count: int) -> list[int]:
+    if count < 0:
+        raise CelRuntimeError(f"lists.range: size must be non-negative, got {count}")
     if count > _MAX_RANGE:
-        raise CelRuntimeError(f"lists.range({count}) is too long: at most {_MAX_RANGE} elements")
+        raise CelRuntimeError(f"lists.range: size {count} exceeds maximum allowed ({_MAX_RANGE})")
+    spend(0.1 * count)
     return list(range(count))
-
-
-def _range_cost(count: Any) -> float:
-    return 10.0 + max(count, 0) if type(count) is int else 1.0
 
 
 def includes(holder: Any, wanted: Any) -> bool:
@@ -137,15 +161,19 @@ def includes(holder: Any, wanted: Any) -> bool:
 
 
 def _sort_by_macro(call: Call) -> Node | None:
-    """``list.sortBy(x, key)``: pairs of element and key are made, then sorted."""
-    if call.target is None or len(call.args) != 2 or not isinstance(call.args[0], Ident):
+    """``list.sortBy(x, key)``: the list is bound to a name, and sorted by the list of keys."""
+    if call.target is None or len(call.args) != 2:
         return None
-    name = call.args[0].name
-    pair = ListLiteral(
-        call.offset, [Call(call.offset, "dyn", None, [Ident(call.offset, name)]), call.args[1]], frozenset()
-    )
-    pairs = Comprehension(call.offset, "list", call.target, (name,), None, pair)
-    return Call(call.offset, "@sortByPairs", None, [pairs])
+    if not isinstance(call.args[0], Ident):
+        raise CelSyntaxError("argument must be a simple name", offset=call.args[0].offset)
+    if not isinstance(call.target, ListLiteral | Select | Ident | Comprehension | Call | Bind | Conditional):
+        raise CelSyntaxError(
+            "sortBy can only be applied to a list, identifier, comprehension, call or select expression",
+            offset=call.target.offset,
+        )
+    place = call.offset
+    keys = Comprehension(place, "list", Ident(place, _INPUT), (call.args[0].name,), None, call.args[1])
+    return Bind(place, _INPUT, call.target, Call(place, "@sortByAssociatedKeys", Ident(place, _INPUT), [keys]))
 
 
 MACROS: Final[dict[str, Macro]] = {"sortBy": _sort_by_macro}
@@ -154,42 +182,27 @@ MACROS: Final[dict[str, Macro]] = {"sortBy": _sort_by_macro}
 def lists() -> Library:
     """The library."""
     items, dynamic = list_of(T), list_of(DYN)
-    walk = linear(1.0, of=0)
-
-    def copy(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, ceil(sizes[0])), sizes[0])
-
-    def square(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, sizes[0] * sizes[0]), sizes[0])
-
-    def ranged(sizes: tuple[float, ...]) -> Cost:
-        del sizes
-        return Cost(10.0)
-
-    numbers = (INT, UINT, DOUBLE)
+    numbers = (INT, UINT, DOUBLE, DURATION)
     return Library(
         "lists",
         [
-            Function("sum", *(method((list_of(kind),), kind, _sum, cost=walk) for kind in numbers)),
-            Function("min", *(method((list_of(k),), k, _extreme("min", -1), cost=walk) for k in _COMPARABLE)),
-            Function("max", *(method((list_of(k),), k, _extreme("max", 1), cost=walk) for k in _COMPARABLE)),
-            Function("indexOf", method((items, T), INT, _index_of, cost=walk)),
-            Function("lastIndexOf", method((items, T), INT, _last_index_of, cost=walk)),
-            Function("isSorted", *(method((list_of(kind),), BOOL, _is_sorted, cost=walk) for kind in _COMPARABLE)),
-            Function("slice", method((items, INT, INT), items, _slice, cost=copy)),
+            Function("sum", *(method((list_of(kind),), kind, _sum) for kind in numbers)),
+            Function("min", *(method((list_of(k),), k, _extreme("min", -1)) for k in _COMPARABLE)),
+            Function("max", *(method((list_of(k),), k, _extreme("max", 1)) for k in _COMPARABLE)),
+            Function("indexOf", method((items, T), INT, _index_of)),
+            Function("lastIndexOf", method((items, T), INT, _last_index_of)),
+            Function("isSorted", *(method((list_of(kind),), BOOL, _is_sorted) for kind in _COMPARABLE)),
+            Function("slice", method((items, INT, INT), items, _slice)),
             Function(
                 "flatten",
-                method((list_of(list_of(T)),), items, _flatten, cost=linear(), grows=True),
-                method((dynamic,), dynamic, _flatten, cost=linear(), grows=True),
-                method((dynamic, INT), dynamic, _flatten, cost=linear(), grows=True),
+                method((list_of(list_of(T)),), items, _flatten, grows=True),
+                method((dynamic, INT), dynamic, _flatten, grows=True),
             ),
-            Function("sort", *(method((list_of(kind),), list_of(kind), _sort, cost=square) for kind in _COMPARABLE)),
-            Function("@sortByPairs", Overload((list_of(dynamic),), dynamic, _sort_by, cost=square)),
-            Function("distinct", method((items,), items, _distinct, cost=square)),
-            Function("reverse", method((items,), items, lambda a: a[::-1], fails=False, cost=copy)),
-            Function(
-                "lists.range", Overload((INT,), list_of(INT), _range, cost=ranged, grows=True, runtime_cost=_range_cost)
-            ),
+            Function("sort", *(method((list_of(kind),), list_of(kind), _sort) for kind in _COMPARABLE)),
+            Function("@sortByAssociatedKeys", *(method((items, list_of(k)), items, _sort_by) for k in _COMPARABLE)),
+            Function("distinct", method((items,), items, _distinct)),
+            Function("reverse", method((items,), items, lambda a: a[::-1], fails=False)),
+            Function("lists.range", Overload((INT,), list_of(INT), _range, grows=True)),
         ],
         macros=MACROS,
     )
@@ -198,7 +211,4 @@ def lists() -> Library:
 def includes_library() -> Library:
     """``value.includes(item)``, for attributes that may be one value or a list."""
 
-    def cost(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, sizes[0]), 1)
-
-    return Library("includes", [Function("includes", method((DYN, DYN), BOOL, includes, fails=False, cost=cost))])
+    return Library("includes", [Function("includes", method((DYN, DYN), BOOL, includes, fails=False))])

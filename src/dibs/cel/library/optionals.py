@@ -38,6 +38,17 @@ def optionals() -> Library:
                     fails=False,
                 ),
             ),
+            Function(
+                "unwrapOpt",
+                method(
+                    (list_of(wrapped),),
+                    list_of(V),
+                    lambda items: [item.value for item in items if item.present],
+                    fails=False,
+                ),
+            ),
+            Function("first", method((list_of(V),), wrapped, lambda a: Optional(a[0]) if a else NONE, fails=False)),
+            Function("last", method((list_of(V),), wrapped, lambda a: Optional(a[-1]) if a else NONE, fails=False)),
             Function("hasValue", method((wrapped,), BOOL, lambda a: a.present, fails=False, template="a.present")),
             Function("value", method((wrapped,), V, _value)),
             Function("or", method((wrapped, wrapped), wrapped, lambda a, b: a if a.present else b, fails=False)),

@@ -1,7 +1,6 @@
 """Kubernetes' regex library: ``find`` and ``findAll``."""
 
-from dibs.cel.declarations import Cost, Function, Library, method
-from dibs.cel.library.standard import regex_cost, regex_runtime_cost
+from dibs.cel.declarations import Function, Library, method
 from dibs.cel.regex import compile_regex
 from dibs.cel.types import INT, STRING, list_of
 
@@ -15,21 +14,17 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return compile_regex(pattern).find_all(text, limit)
 
 
-def _cost(sizes: tuple[float, ...]) -> Cost:
-    return Cost(regex_cost(sizes).cost, sizes[0])
-
-
 def regexes() -> Library:
     """The library."""
     two = (STRING, STRING)
     return Library(
         "regex",
         [
-            Function("find", method(two, STRING, _find, cost=_cost, runtime_cost=regex_runtime_cost)),
+            Function("find", method(two, STRING, _find)),
             Function(
                 "findAll",
-                method(two, list_of(STRING), _find_all, cost=_cost, runtime_cost=regex_runtime_cost),
-                method((STRING, STRING, INT), list_of(STRING), _find_all, cost=_cost, runtime_cost=regex_runtime_cost),
+                method(two, list_of(STRING), _find_all),
+                method((STRING, STRING, INT), list_of(STRING), _find_all),
             ),
         ],
     )

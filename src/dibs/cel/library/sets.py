@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from dibs.cel.declarations import Cost, Function, Library, Overload
+from dibs.cel.declarations import Function, Library, Overload
 from dibs.cel.operators import contains
 from dibs.cel.types import BOOL, list_of, parameter
 
@@ -21,18 +21,14 @@ def _intersects(one: list[Any], other: list[Any]) -> bool:
     return any(contains(one, item) for item in other)
 
 
-def _product(sizes: tuple[float, ...]) -> Cost:
-    return Cost(1.0 + max(sizes[0], 1.0) * max(sizes[1], 1.0), 1)
-
-
 def sets() -> Library:
     """The library."""
     both = (list_of(T), list_of(T))
     return Library(
         "sets",
         [
-            Function("sets.contains", Overload(both, BOOL, _contains, fails=False, cost=_product)),
-            Function("sets.equivalent", Overload(both, BOOL, _equivalent, fails=False, cost=_product)),
-            Function("sets.intersects", Overload(both, BOOL, _intersects, fails=False, cost=_product)),
+            Function("sets.contains", Overload(both, BOOL, _contains, fails=False)),
+            Function("sets.equivalent", Overload(both, BOOL, _equivalent, fails=False)),
+            Function("sets.intersects", Overload(both, BOOL, _intersects, fails=False)),
         ],
     )

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, Final
 
-from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, linear, method
+from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError
 from dibs.cel.operators import contains, index, optional_index
 from dibs.cel.regex import compile_regex
@@ -72,21 +72,19 @@ def _divide_double(left: float, right: float) -> float:
 
 
 def _arithmetic() -> list[Function]:
-    concat = linear(0.1, result=1, least=0)
     return [
         Function(
             "_+_",
             Overload((INT, INT), INT, lambda a, b: int_(a + b)),
             Overload((UINT, UINT), UINT, lambda a, b: uint_(int(a) + int(b))),
             Overload((DOUBLE, DOUBLE), DOUBLE, lambda a, b: a + b, fails=False, template="a + b"),
-            Overload((STRING, STRING), STRING, lambda a, b: a + b, fails=False, cost=concat, template="a + b"),
-            Overload((BYTES, BYTES), BYTES, lambda a, b: a + b, fails=False, cost=concat, template="a + b"),
+            Overload((STRING, STRING), STRING, lambda a, b: a + b, fails=False, template="a + b"),
+            Overload((BYTES, BYTES), BYTES, lambda a, b: a + b, fails=False, template="a + b"),
             Overload(
                 (list_of(A), list_of(A)),
                 list_of(A),
                 lambda a, b: a + b,
                 fails=False,
-                cost=lambda sizes: Cost(1, sizes[0] + sizes[1]),
                 grows=True,
                 template="a + b",
             ),
@@ -130,17 +128,14 @@ def _divide_unsigned(left: int, right: int) -> int:
 
 
 _ORDERINGS: Final = {
-    "_<_": ("a < b", lambda order: order == -1),
-    "_<=_": ("a <= b", lambda order: order in (-1, 0)),
-    "_>_": ("a > b", lambda order: order == 1),
-    "_>=_": ("a >= b", lambda order: order in (1, 0)),
+    "_<_": ("a < b", lambda order: order < 0),
+    "_<=_": ("a <= b", lambda order: order <= 0),
+    "_>_": ("a > b", lambda order: order > 0),
+    "_>=_": ("a >= b", lambda order: order >= 0),
 }
 
 
 def _orderings(extra: tuple[Type, ...] = ()) -> list[Function]:
-    def compare_cost(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, ceil(min(sizes) * 0.1)), 1)
-
     found = []
     for name, (template, accept) in _ORDERINGS.items():
 
@@ -148,11 +143,13 @@ def _orderings(extra: tuple[Type, ...] = ()) -> list[Function]:
             return bool(accept(compare(left, right, name)))
 
         same = [
-            Overload((kind, kind), BOOL, general, fails=False, cost=compare_cost, template=template)
-            for kind in (INT, UINT, DOUBLE, STRING, BYTES, BOOL, *extra)
+            Overload((kind, kind), BOOL, general, fails=False, template=template)
+            for kind in (INT, UINT, STRING, BYTES, BOOL, *extra)
         ]
+        # NaN has no order.
+        same.append(Overload((DOUBLE, DOUBLE), BOOL, general))
         mixed = [
-            Overload((left, right), BOOL, general, fails=False)
+            Overload((left, right), BOOL, general)
             for left in (INT, UINT, DOUBLE)
             for right in (INT, UINT, DOUBLE)
             if left is not right
@@ -161,18 +158,13 @@ def _orderings(extra: tuple[Type, ...] = ()) -> list[Function]:
     return found
 
 
-def equality_cost(sizes: tuple[float, ...]) -> Cost:
-    """Comparing takes the shorter side."""
-    return Cost(ceil(min(sizes) * 0.1), 1)
-
-
 def _relations() -> list[Function]:
     return [
-        Function("_==_", Overload((A, A), BOOL, equals, fails=False, cost=equality_cost)),
-        Function("_!=_", Overload((A, A), BOOL, lambda a, b: not equals(a, b), fails=False, cost=equality_cost)),
+        Function("_==_", Overload((A, A), BOOL, equals)),
+        Function("_!=_", Overload((A, A), BOOL, lambda a, b: not equals(a, b), fails=False)),
         Function(
             "@in",
-            Overload((A, list_of(A)), BOOL, lambda a, b: contains(b, a), cost=lambda sizes: Cost(max(sizes[1], 1), 1)),
+            Overload((A, list_of(A)), BOOL, lambda a, b: contains(b, a)),
             Overload((A, map_of(A, B)), BOOL, lambda a, b: contains(b, a)),
         ),
         Function(
@@ -196,6 +188,7 @@ def _relations() -> list[Function]:
 
 _INT: Final = re.compile(r"[+-]?[0-9]{1,40}\Z")
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,6})?\Z")
+_HEXADECIMAL: Final = re.compile(r"[+-]?0[xX]_?[0-9a-fA-F_]{0,400}\.?[0-9a-fA-F_]{0,400}[pP][+-]?[0-9]{1,6}\Z")
 _SPECIAL: Final = re.compile(r"[+-]?(?:inf|infinity|nan)\Z", re.IGNORECASE)
 _BOOLS: Final = {
     "1": True, "t": True, "T": True, "true": True, "TRUE": True, "True": True,
@@ -216,9 +209,21 @@ def _parse_uint(text: str) -> Uint:
 
 
 def _parse_double(text: str) -> float:
-    if not _FLOAT.match(text) and not _SPECIAL.match(text):
-        raise CelRuntimeError(f"type conversion error from 'string' to 'double': {text[:60]!r}")
-    return float(text)
+    """As Go reads a number: underscores and hexadecimal included, what is too large not."""
+    try:
+        if _SPECIAL.match(text):
+            return float(text)
+        if _HEXADECIMAL.match(text):
+            value = float.fromhex(text.replace("_", ""))
+        elif _FLOAT.match(text):
+            value = float(text)
+        else:
+            raise ValueError
+        if math.isinf(value):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise CelRuntimeError(f"type conversion error from 'string' to 'double': {text[:60]!r}") from None
+    return value
 
 
 def _parse_bool(text: str) -> bool:
@@ -268,7 +273,6 @@ def _decode(value: bytes) -> str:
 
 
 def _conversions() -> list[Function]:
-    copy = linear(0.1, result=1)
     return [
         Function(
             "int",
@@ -303,40 +307,22 @@ def _conversions() -> list[Function]:
             Overload((UINT,), STRING, lambda a: str(int(a)), fails=False),
             Overload((DOUBLE,), STRING, format_double, fails=False),
             Overload((BOOL,), STRING, lambda a: "true" if a else "false", fails=False),
-            Overload((BYTES,), STRING, _decode, cost=copy),
+            Overload((BYTES,), STRING, _decode),
         ),
         Function(
             "bytes",
             Overload((BYTES,), BYTES, lambda a: a, fails=False, template="a"),
-            Overload((STRING,), BYTES, lambda a: a.encode(), fails=False, cost=linear(0.1, result=4)),
+            Overload((STRING,), BYTES, lambda a: a.encode(), fails=False),
         ),
         Function("dyn", Overload((A,), DYN, lambda a: a, fails=False, template="a")),
-        Function("type", Overload((A,), type_of(DYN), lambda a: TypeValue(type_name(a)), fails=False)),
+        Function("type", Overload((A,), type_of(A), lambda a: TypeValue(type_name(a)), fails=False)),
     ]
 
 
 # -- strings
 
 
-def regex_cost(sizes: tuple[float, ...]) -> Cost:
-    """The length of the text times the length of the pattern."""
-    return Cost(max(1.0, ceil((1 + sizes[0]) * 0.1)) * max(1.0, ceil(sizes[1] * 0.25)), 1)
-
-
-def regex_runtime_cost(text: Any, pattern: Any, *_: Any) -> float:
-    """As ``regex_cost``, but a short pattern that stands for a long program counts as long."""
-    if type(text) is not str or type(pattern) is not str:
-        return 1.0
-    return regex_cost((float(len(text)), max(len(pattern), compile_regex(pattern).size / 4))).cost
-
-
 def _strings() -> list[Function]:
-    def prefix(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, ceil(sizes[1] * 0.1)), 1)
-
-    def search(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, ceil(sizes[0] * 0.1)) * max(1.0, ceil(sizes[1] * 0.1)), 1)
-
     def matches(text: str, pattern: str) -> bool:
         return compile_regex(pattern).search(text)
 
@@ -345,13 +331,13 @@ def _strings() -> list[Function]:
     sizes += [method((kind,), INT, len, fails=False) for kind in (STRING, BYTES, list_of(A), map_of(A, B))]
     return [
         Function("size", *sizes),
-        Function("contains", method(two, BOOL, lambda a, b: b in a, fails=False, cost=search, template="b in a")),
-        Function("startsWith", method(two, BOOL, str.startswith, fails=False, cost=prefix)),
-        Function("endsWith", method(two, BOOL, str.endswith, fails=False, cost=prefix)),
+        Function("contains", method(two, BOOL, lambda a, b: b in a, fails=False, template="b in a")),
+        Function("startsWith", method(two, BOOL, str.startswith, fails=False)),
+        Function("endsWith", method(two, BOOL, str.endswith, fails=False)),
         Function(
             "matches",
-            Overload(two, BOOL, matches, cost=regex_cost, runtime_cost=regex_runtime_cost),
-            method(two, BOOL, matches, cost=regex_cost, runtime_cost=regex_runtime_cost),
+            Overload(two, BOOL, matches),
+            method(two, BOOL, matches),
         ),
     ]
 

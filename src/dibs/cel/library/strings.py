@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from dibs.cel.declarations import Cost, Function, Library, Overload, ceil, linear, method
+from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError
 from dibs.cel.library.formatting import format_string
 from dibs.cel.types import DYN, INT, STRING, list_of
@@ -31,13 +31,19 @@ def _char_at(text: str, place: int) -> str:
 
 
 def _index_of(text: str, part: str, start: int = 0) -> int:
-    return text.find(part, _in_range(start, len(text)))
+    if start < 0:
+        raise CelRuntimeError(f"index out of range: {start}")
+    return text.find(part, start) if part else min(start, len(text))
 
 
 def _last_index_of(text: str, part: str, start: int | None = None) -> int:
     if start is None:
         return text.rfind(part)
-    return text.rfind(part, 0, _in_range(start, len(text)) + len(part))
+    if start < 0:
+        raise CelRuntimeError(f"index out of range: {start}")
+    if start >= len(text):
+        return -1 if part else len(text)
+    return text.rfind(part, 0, start + len(part))
 
 
 def _substring(text: str, start: int, end: int | None = None) -> str:
@@ -59,7 +65,7 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     if limit == 0:
         return []
     if limit == 1:
-        return [text]
+        return [text] if text or separator else []
     if not separator:
         if limit < 0 or limit >= len(text):
             return list(text)
@@ -83,58 +89,54 @@ def quote(text: str) -> str:
     return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
 
 
-def strings() -> Library:
+def strings(version: int = 3) -> Library:
     """The library."""
+    if version < 3:
+        from dibs.cel.library.localized import format_string as form
+    else:
+        form = format_string
     one, texts = (STRING,), list_of(STRING)
-    copy = linear(0.1, of=0, result=1)
-    quoted = linear(0.1, of=0, result=2)
 
-    def find(sizes: tuple[float, ...]) -> Cost:
-        return Cost(max(1.0, ceil(sizes[0] * 0.1) * ceil(sizes[1] * 0.1)), 1)
-
-    def replaced(sizes: tuple[float, ...]) -> Cost:
-        size = (sizes[0] + 1) * max(sizes[2], 1.0)
-        return Cost(max(1.0, ceil(size * 0.1)), size)
-
+    newer = [Function("reverse", method(one, STRING, lambda a: a[::-1], fails=False))] if version >= 3 else []
     return Library(
         "strings",
         [
-            Function("charAt", method((STRING, INT), STRING, _char_at, cost=lambda _: Cost(1, 1))),
+            Function("charAt", method((STRING, INT), STRING, _char_at)),
             Function(
                 "indexOf",
-                method((STRING, STRING), INT, _index_of, cost=find),
-                method((STRING, STRING, INT), INT, _index_of, cost=find),
+                method((STRING, STRING), INT, _index_of),
+                method((STRING, STRING, INT), INT, _index_of),
             ),
             Function(
                 "lastIndexOf",
-                method((STRING, STRING), INT, _last_index_of, cost=find),
-                method((STRING, STRING, INT), INT, _last_index_of, cost=find),
+                method((STRING, STRING), INT, _last_index_of),
+                method((STRING, STRING, INT), INT, _last_index_of),
             ),
             Function(
                 "join",
-                method((texts,), STRING, join, cost=linear(), grows=True),
-                method((texts, STRING), STRING, join, cost=linear(), grows=True),
+                method((texts,), STRING, join, grows=True),
+                method((texts, STRING), STRING, join, grows=True),
             ),
-            Function("lowerAscii", method(one, STRING, lambda a: a.translate(_LOWER), fails=False, cost=copy)),
-            Function("upperAscii", method(one, STRING, lambda a: a.translate(_UPPER), fails=False, cost=copy)),
+            Function("lowerAscii", method(one, STRING, lambda a: a.translate(_LOWER), fails=False)),
+            Function("upperAscii", method(one, STRING, lambda a: a.translate(_UPPER), fails=False)),
             Function(
                 "replace",
-                method((STRING, STRING, STRING), STRING, _replace, cost=replaced),
-                method((STRING, STRING, STRING, INT), STRING, _replace, cost=replaced),
+                method((STRING, STRING, STRING), STRING, _replace),
+                method((STRING, STRING, STRING, INT), STRING, _replace),
             ),
             Function(
                 "split",
-                method((STRING, STRING), texts, _split, cost=copy),
-                method((STRING, STRING, INT), texts, _split, cost=copy),
+                method((STRING, STRING), texts, _split),
+                method((STRING, STRING, INT), texts, _split),
             ),
             Function(
                 "substring",
-                method((STRING, INT), STRING, _substring, cost=copy),
-                method((STRING, INT, INT), STRING, _substring, cost=copy),
+                method((STRING, INT), STRING, _substring),
+                method((STRING, INT, INT), STRING, _substring),
             ),
-            Function("trim", method(one, STRING, lambda a: a.strip(_SPACE), fails=False, cost=copy)),
-            Function("reverse", method(one, STRING, lambda a: a[::-1], fails=False, cost=copy)),
-            Function("format", method((STRING, list_of(DYN)), STRING, format_string, cost=linear(), grows=True)),
-            Function("strings.quote", Overload(one, STRING, quote, fails=False, cost=quoted)),
+            Function("trim", method(one, STRING, lambda a: a.strip(_SPACE), fails=False)),
+            *newer,
+            Function("format", method((STRING, list_of(DYN)), STRING, form, grows=True)),
+            Function("strings.quote", Overload(one, STRING, quote, fails=False)),
         ],
     )

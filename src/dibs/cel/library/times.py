@@ -17,8 +17,8 @@ SECOND: Final = 1_000_000_000
 _UNITS: Final = {"h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND, "ms": 1_000_000, "us": 1000, "µs": 1000, "ns": 1}
 _DURATION: Final = re.compile(r"([0-9]{0,20})(?:\.([0-9]{0,20}))?(ns|us|µs|ms|s|m|h)")
 _TIMESTAMP: Final = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
-    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))\Z"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))\Z"
 )
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST: Final = -62135596800 * SECOND
@@ -181,7 +181,7 @@ def _milliseconds() -> Function:
         return moment.nanos % SECOND // 1_000_000
 
     def of_length(length: Duration) -> int:
-        size = abs(length.nanos) % SECOND // 1_000_000
+        size = abs(length.nanos) // 1_000_000
         return -size if length.nanos < 0 else size
 
     return Function(
@@ -230,7 +230,11 @@ def times() -> Library:
                 Overload((INT,), TIMESTAMP, lambda a: Timestamp(a * SECOND)),
                 Overload((TIMESTAMP,), TIMESTAMP, lambda a: a, fails=False),
             ),
-            Function("int", Overload((TIMESTAMP,), INT, lambda a: a.nanos // SECOND, fails=False)),
+            Function(
+                "int",
+                Overload((TIMESTAMP,), INT, lambda a: a.nanos // SECOND, fails=False),
+                Overload((DURATION,), INT, lambda a: a.nanos, fails=False),
+            ),
             Function(
                 "string",
                 Overload((TIMESTAMP,), STRING, str, fails=False),

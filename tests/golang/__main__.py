@@ -1,0 +1,86 @@
+"""The differential fuzzer: made-up expressions and worlds, answered here and by Kubernetes' Go code.
+
+    python -m tests.golang --seed 1 --expressions 5000 --worlds 5000
+
+Ends with 1 at an unnamed difference, printed in its smallest form that was found; with 0 where all is the same, or
+where there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+
+from bench.golang import Reference, reference
+from tests.golang import compare
+from tests.golang.expressions import expression
+from tests.golang.named import named
+from tests.golang.shrink import shrunk
+
+SETTINGS: list[tuple[bool, tuple[str, ...]]] = [
+    (False, ("consumable_capacity",)),
+    (True, ()),
+    (False, ("consumable_capacity", "list_attributes")),
+    (False, ()),
+]
+
+
+def differs(running: Reference, text: str, *, stored: bool, gates: tuple[str, ...]) -> str:
+    """What differs for one expression, unless it has a name."""
+    mine = compare.ours(text, stored=stored, gates=gates)
+    their = compare.theirs(running, text, stored=stored, gates=gates)
+    found = compare.difference(mine, their)
+    return "" if not found or named(text, found, mine, their) else found
+
+
+def expressions(running: Reference, seed: int, count: int, limit: int, only: str) -> collections.Counter[str]:
+    """Compare so many expressions; the differences by kind. The first `limit` are printed."""
+    found: collections.Counter[str] = collections.Counter()
+    for number in range(count):
+        text = expression(seed * 1_000_003 + number)
+        stored, gates = SETTINGS[number % len(SETTINGS)]
+        what = differs(running, text, stored=stored, gates=gates)
+        if not what:
+            continue
+        found[what] += 1
+        if (not only or only == what) and sum(found.values()) <= limit:
+            small = shrunk(
+                text,
+                lambda t: differs(running, t, stored=stored, gates=gates) == what,  # noqa: B023
+            )
+            print(f"{what}: {small}  (stored={stored} gates={gates})")
+            print(f"   here  {_brief(compare.ours(small, stored=stored, gates=gates))}")
+            print(f"   there {_brief(compare.theirs(running, small, stored=stored, gates=gates))}", flush=True)
+    return found
+
+
+def _brief(answer: object) -> str:
+    return str(answer)[:600]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.golang", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--expressions", type=int, default=2_000)
+    parser.add_argument("--worlds", type=int, default=0)
+    parser.add_argument("--show", type=int, default=20, help="how many differences to print")
+    parser.add_argument("--only", default="", help="print differences of this kind only")
+    given = parser.parse_args()
+    command = reference()
+    if isinstance(command, str):
+        print(f"nothing to compare with: {command}")
+        return 0
+    began = time.monotonic()
+    with Reference(command) as running:
+        found = expressions(running, given.seed, given.expressions, given.show, given.only)
+    print(
+        f"{given.expressions} expressions, seed {given.seed}: {sum(found.values())} unnamed differences "
+        f"{dict(found)} in {time.monotonic() - began:.0f} s"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Expressions, answered by dibs and by Kubernetes' own Go code: what compiles, what it costs, what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.golang import Reference, built
+from tests.golang.__main__ import SETTINGS, differs
+from tests.golang.named import NAMED
+
+_COMMAND = built()
+pytestmark = pytest.mark.skipif(isinstance(_COMMAND, str), reason=f"nothing to compare with: {_COMMAND}")
+PAGE = Path(__file__).parents[2] / "docs" / "cel.md"
+# What an earlier version answered otherwise.
+EXPRESSIONS = [
+    'device.attributes["dra.example.com"].?s.orValue("").lowerAscii().matches("h100")',
+    'has(device.attributes["dra.example.com"].s) && device.attributes["dra.example.com"].s.lowerAscii().contains("h")',
+    '["a", "b"].exists(m, device.attributes["dra.example.com"].s.contains(m))',
+    'device.attributes["dra.example.com"].v == "1.2.3"',
+    'device.capacity["dra.example.com"].m == dyn("80Gi")',
+    "optional.of(true).orValue(1 / 0 == 1)",
+    "cel.bind(x, 1 / 0, true)",
+    "device.attributes['dra.example.com'].?s.?a.hasValue()",
+    "true || duration('x') == duration('1s')",
+    "true || int('x') == 1",
+    "'%d'.format([1.5]) == ''",
+    '["a", device.attributes["dra.example.com"].s] == ["a"]',
+    "sign(quantity('1')) == 1",
+    "[1].first().hasValue()",
+    "url('https://a.b:80/c').getPort() == '80'",
+    "format.dns1123Label().validate('A').hasValue()",
+    "[duration('1s')].sum() == duration('1s')",
+    "'abc'.reverse() == 'cba'",
+    "[1].existsOne(x, x == 1)",
+    "duration('1.5s').getMilliseconds() == 1500",
+    "'%.2f'.format([1234.5]) == '1,234.50'",
+    "{1: 'a', 1: 'b'}[1] == 'b'",
+    "double('nan') < 1.0",
+    "lists.range(-1) == []",
+    "'abc'.indexOf('b', 10) == -1",
+    "isIP('::1.2.3.4')",
+    "double('0x1p3') == 8.0",
+    "1e309 > 1.0",
+    "lists.range(250).map(x, lists.range(250).map(y, x + y)).size() == 250",
+    "lists.range(800).distinct().size() == 800",
+]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Reference]:
+    assert isinstance(_COMMAND, list)
+    with Reference(_COMMAND) as found:
+        yield found
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+@pytest.mark.parametrize(("stored", "gates"), SETTINGS)
+def test_an_expression_is_answered_as_by_kubernetes(
+    running: Reference, text: str, stored: bool, gates: tuple[str, ...]
+) -> None:
+    assert differs(running, text, stored=stored, gates=gates) == ""
+
+
+def test_every_named_difference_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    assert [name for name in NAMED if f"**{name}**" not in page] == []

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 from tests.train.jobs import exactly, job, replicated, runtime, template
 
+from dibs.cli.schema import schema_of
 from dibs.cli.train import train
 from dibs.errors import DibsError
 
@@ -69,6 +71,7 @@ def test_explain_says_the_number_of_processes_and_why(tmp_path: Path) -> None:
     assert [rank["host"] for rank in data["ranks"]] == ["demo-node-0-0.demo", "demo-node-0-1.demo"]
     assert [rank["env"]["PET_NODE_RANK"] for rank in data["ranks"]] == ["0", "1"]
     assert "one process per device" in run("explain", "-f", file).output
+    jsonschema_rs.validator_for(schema_of("train explain")).validate(data)
 
 
 def test_validate_tells_everything_and_exits_with_80(tmp_path: Path) -> None:
@@ -77,6 +80,7 @@ def test_validate_tells_everything_and_exits_with_80(tmp_path: Path) -> None:
     bad = write(tmp_path / "bad.yaml", job(trainer={"numNodes": 0, "numProcPerNode": 0}), runtime())
     result = run("validate", "-f", bad, "-o", "json")
     assert result.return_value == 80
+    jsonschema_rs.validator_for(schema_of("train validate")).validate(json.loads(result.output))
     problems = json.loads(result.output)["objects"][1]["problems"]
     assert [one["field"] for one in problems] == ["spec.trainer.numNodes", "spec.trainer.numProcPerNode"]
 

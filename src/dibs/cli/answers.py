@@ -446,6 +446,47 @@ class ServePlan(Answer):
     tenants: tuple[str, ...]
 
 
+class TrainProcesses(Answer):
+    per_node: int
+    reason: str
+    devices: int
+
+
+class TrainRank(Answer):
+    """`container` and `claims` are Kubernetes' own; `unresolved`: variables that only a cluster can fill in."""
+
+    name: str
+    host: str
+    job: str
+    step: str
+    index: int
+    container: dict[str, Any]
+    env: dict[str, str]
+    devices: int | UnsetType = UNSET
+    claims: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    unresolved: tuple[str, ...] | UnsetType = UNSET
+
+
+class TrainExplanation(Answer):
+    job: str
+    runtime: str
+    nodes: int
+    processes: TrainProcesses | None
+    ranks: tuple[TrainRank, ...]
+    warnings: tuple[str, ...]
+
+
+class TrainObject(Answer):
+    object: str
+    allowed: bool
+    warnings: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+class TrainValidation(Answer):
+    objects: tuple[TrainObject, ...]
+
+
 # What each command prints; a tuple: one of these. `error` is what any of them prints to stderr when it fails.
 ANSWERS: dict[str, Any] = {
     "run": Run,
@@ -469,17 +510,17 @@ ANSWERS: dict[str, Any] = {
     "claims ls": Claims,
     "host status": HostStatus,
     "serve --check": ServePlan,
+    "train explain": TrainExplanation,
+    "train validate": TrainValidation,
     "error": Error,
 }
 # Printed in the form of another project, and described there.
 FOREIGN = {
     "claims check": "Kubernetes' objects of resource.k8s.io",
     "claims solve": "Kubernetes' objects of resource.k8s.io",
-    "train explain": "Kubeflow's and Kubernetes' objects, with what dibs says of them",
-    "train render": "Kubeflow's and Kubernetes' objects",
-    "train runtimes": "Kubeflow's and Kubernetes' objects",
-    "train validate": "Kubeflow's and Kubernetes' objects, with what dibs says of them",
     "gpus --cluster": "Kubernetes' ResourceSlices and nodes, with what dibs says of them",
     "gpus -o slices": "Kubernetes' ResourceSlices",
+    "train render": "Kubernetes' objects: a JobSet and what goes with it",
+    "train runtimes": "Kubeflow Trainer's ClusterTrainingRuntimes",
     "cdi": "CDI specs, and OCI's runtime configuration",
 }

@@ -323,9 +323,9 @@ class Sandboxes(Leases, Tickets):
         """Ended sandboxes that a facade still shows: those that have this annotation."""
         where, values = _filter(live_only=False, tenant=tenant, states=None)
         rows = self._db.rows(
-            f"SELECT * FROM sandboxes WHERE host = :host{where} AND ended_at IS NOT NULL"  # noqa: S608 - fixed text
+            f"SELECT * FROM sandboxes WHERE {self._here()}{where} AND ended_at IS NOT NULL"  # noqa: S608 - fixed text
             " AND annotations LIKE :key ESCAPE '!' ORDER BY seq",
-            host=self.host, key="%" + _like(f"{encode(key)}:") + "%", **values,
+            key="%" + _like(f"{encode(key)}:") + "%", **self._domains, **values,
         )  # fmt: skip
         return [row for row in map(_sandbox, rows) if key in row.annotations]
 

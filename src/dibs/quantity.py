@@ -21,7 +21,7 @@ _MAX_LENGTH: Final = 1000
 class Quantity:
     """An exact amount. Immutable, hashable, ordered by value: ``Quantity.parse("1Ki") == Quantity.parse("1024")``."""
 
-    __slots__ = ("binary", "nanos")
+    __slots__ = ("binary", "exponent", "nanos")
 
     __cel_type__ = "kubernetes.Quantity"
     __cel_class__ = "cel.Quantity"
@@ -29,11 +29,13 @@ class Quantity:
 
     nanos: int
     binary: bool
+    exponent: bool
 
-    def __init__(self, nanos: int, *, binary: bool = False) -> None:
-        """``nanos``: the amount in billionths. ``binary``: whether to print it with Ki, Mi, Gi."""
+    def __init__(self, nanos: int, *, binary: bool = False, exponent: bool = False) -> None:
+        """``nanos``: the amount in billionths. It is printed with Ki, Mi, Gi (``binary``), or as 1e3 (``exponent``)."""
         self.nanos = nanos
         self.binary = binary
+        self.exponent = exponent
 
     @classmethod
     def of(cls, amount: int) -> "Quantity":
@@ -45,8 +47,8 @@ class Quantity:
         """Read Kubernetes' grammar: sign, digits with at most one point, a binary or decimal suffix or exponent."""
         if len(text) > _MAX_LENGTH:
             _refuse(text[:40] + "…", "it is too long")
-        nanos, binary = _parse(text)
-        return cls(nanos, binary=binary)
+        nanos, binary, exponent = _parse(text)
+        return cls(nanos, binary=binary, exponent=exponent)
 
     @property
     def sign(self) -> int:
@@ -75,13 +77,18 @@ class Quantity:
         return (self.nanos > other.nanos) - (self.nanos < other.nanos)
 
     def __add__(self, other: "Quantity | int") -> "Quantity":
-        return Quantity(self.nanos + _nanos(other), binary=self.binary)
+        return self._printed_alike(self.nanos + _nanos(other), other)
 
     def __sub__(self, other: "Quantity | int") -> "Quantity":
-        return Quantity(self.nanos - _nanos(other), binary=self.binary)
+        return self._printed_alike(self.nanos - _nanos(other), other)
+
+    def _printed_alike(self, nanos: int, other: "Quantity | int") -> "Quantity":
+        """A sum is printed as its first part is written, unless that is zero."""
+        form = other if self.nanos == 0 and isinstance(other, Quantity) else self
+        return Quantity(nanos, binary=form.binary, exponent=form.exponent)
 
     def __neg__(self) -> "Quantity":
-        return Quantity(-self.nanos, binary=self.binary)
+        return Quantity(-self.nanos, binary=self.binary, exponent=self.exponent)
 
     def __eq__(self, other: object) -> bool:
         return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
@@ -103,7 +110,7 @@ class Quantity:
 
     def __str__(self) -> str:
         """The canonical form: no fraction, the largest suffix that keeps it exact."""
-        return _format(self.nanos, binary=self.binary)
+        return _format(self.nanos, binary=self.binary, exponent=self.exponent)
 
     def __repr__(self) -> str:
         return f"Quantity.parse({str(self)!r})"
@@ -119,7 +126,7 @@ def _refuse(text: str, reason: str) -> NoReturn:
     )
 
 
-def _parse(text: str) -> tuple[int, bool]:
+def _parse(text: str) -> tuple[int, bool, bool]:
     body = text[1:] if text[:1] in ("+", "-") else text
     split = 0
     while split < len(body) and (body[split] in _DIGITS or body[split] == "."):
@@ -141,7 +148,8 @@ def _parse(text: str) -> tuple[int, bool]:
         nanos = min(nanos, _INT64_MAX * NANO)
         # Below one, Kubernetes prints a decimal fraction: there is no binary suffix for it.
         binary = nanos >= NANO or nanos == 0
-    return (-nanos if text[0] == "-" else nanos), binary
+    exponent = not binary and suffix[:1] in ("e", "E") and len(suffix) > 1
+    return (-nanos if text[0] == "-" else nanos), binary, exponent
 
 
 def _exponent(text: str, suffix: str) -> int:
@@ -168,16 +176,21 @@ def _scaled(digits: int, power: int) -> int:
     return -(-digits // _ten(-power))
 
 
-def _format(nanos: int, *, binary: bool) -> str:
+def _format(nanos: int, *, binary: bool, exponent: bool) -> str:
     sign, size = ("-", -nanos) if nanos < 0 else ("", nanos)
     if size == 0:
         return "0"
-    if binary and size % NANO == 0:
+    if binary and size % NANO == 0 and size >= 1024 * NANO:
         whole, suffix = size // NANO, ""
         for name, bits in _BINARY.items():
             if (size // NANO) % (1 << bits) == 0:
                 whole, suffix = (size // NANO) >> bits, name
         return f"{sign}{whole}{suffix}"
+    if exponent:
+        power = -9
+        while size % 1000 == 0:
+            size, power = size // 1000, power + 3
+        return f"{sign}{size}e{power}" if power else f"{sign}{size}"
     whole, suffix = size, "n"
     for name, power in _DECIMAL.items():
         if size % 10 ** (power + 9) == 0:

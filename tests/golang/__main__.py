@@ -2,19 +2,20 @@
 
     python -m tests.golang --seed 1 --expressions 5000 --worlds 5000
 
-Ends with 1 at an unnamed difference, printed in its smallest form that was found; with 0 where all is the same, or
-where there is nothing to compare with.
+Ends with 1 at an unnamed difference (an expression is printed in its smallest form that was found); with 0 where all is
+the same, or where there is nothing to compare with.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import sys
 import time
 
 from bench.golang import Reference, reference
-from tests.golang import compare
+from tests.golang import compare, worlds
 from tests.golang.expressions import expression
 from tests.golang.named import named
 from tests.golang.shrink import shrunk
@@ -56,6 +57,23 @@ def expressions(running: Reference, seed: int, count: int, limit: int, only: str
     return found
 
 
+def allocations(running: Reference, seed: int, count: int, limit: int) -> tuple[collections.Counter[str], int]:
+    """Compare so many worlds; the differences by kind, and how many worlds were decided by both."""
+    found: collections.Counter[str] = collections.Counter()
+    decided = 0
+    for number in range(count):
+        described = worlds.world(seed * 1_000_003 + number)
+        what, here, there = worlds.differs(running, described)
+        decided += worlds.UNDECIDED not in (here, there)
+        if not what:
+            continue
+        found[what] += 1
+        if sum(found.values()) <= limit:
+            print(f"{what}: world {number} of seed {seed}: {json.dumps(described)}")
+            print(f"   here  {json.dumps(here)}\n   there {json.dumps(there)}", flush=True)
+    return found, decided
+
+
 def _brief(answer: object) -> str:
     return str(answer)[:600]
 
@@ -64,7 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.golang", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--expressions", type=int, default=2_000)
-    parser.add_argument("--worlds", type=int, default=0)
+    parser.add_argument("--worlds", type=int, default=2_000)
     parser.add_argument("--show", type=int, default=20, help="how many differences to print")
     parser.add_argument("--only", default="", help="print differences of this kind only")
     given = parser.parse_args()
@@ -72,14 +90,20 @@ def main() -> int:
     if isinstance(command, str):
         print(f"nothing to compare with: {command}")
         return 0
-    began = time.monotonic()
     with Reference(command) as running:
+        began = time.monotonic()
         found = expressions(running, given.seed, given.expressions, given.show, given.only)
-    print(
-        f"{given.expressions} expressions, seed {given.seed}: {sum(found.values())} unnamed differences "
-        f"{dict(found)} in {time.monotonic() - began:.0f} s"
-    )
-    return 1 if found else 0
+        print(
+            f"{given.expressions} expressions, seed {given.seed}: {sum(found.values())} unnamed differences "
+            f"{dict(found)} in {time.monotonic() - began:.0f} s"
+        )
+        began = time.monotonic()
+        other, decided = allocations(running, given.seed, given.worlds, given.show)
+        print(
+            f"{given.worlds} worlds, seed {given.seed}: {sum(other.values())} differences {dict(other)}, "
+            f"{given.worlds - decided} too large to decide, in {time.monotonic() - began:.0f} s"
+        )
+    return 1 if found or other else 0
 
 
 if __name__ == "__main__":

@@ -354,8 +354,7 @@ class Generator(Writer):
         container = node.args[1]
         if not isinstance(container, ListLiteral) or not is_constant(container, self.constants):
             return False
-        plain = (bool, int, Uint, float, str)
-        return all(isinstance(item, Literal) and type(item.value) in plain for item in container.elements)
+        return all(_is_primitive(item) for item in container.elements)
 
     def index(self, node: Call) -> tuple[ast.expr, bool] | None:
         part = self.taken()
@@ -478,6 +477,17 @@ def is_constant(node: Node, constants: Mapping[str, Any]) -> bool:
         held = node.args[1]
         return isinstance(held, ListLiteral) and not held.elements
     return node.function in _CONVERSIONS and len(node.args) == 1 and is_constant(node.args[0], constants)
+
+
+def _is_primitive(node: Node) -> bool:
+    """Whether a constant is one that cel-go puts into a set."""
+    if isinstance(node, Literal):
+        return type(node.value) in (bool, int, Uint, float, str)
+    if not isinstance(node, Call):
+        return False
+    return node.function in ("bool", "double", "int", "string", "uint") or (
+        node.function == "dyn" and _is_primitive(node.args[0])
+    )
 
 
 def is_attribute(node: Node, constants: Mapping[str, Any]) -> bool:

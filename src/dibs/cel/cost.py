@@ -167,8 +167,10 @@ class Estimate:
         return 0
 
     def ident(self, node: Ident) -> int:
-        if self.local(node.name) is None:
-            self.paths[id(node)] = Path.to(node.resolved or node.name)
+        local = self.local(node.name)
+        path = Path.to(node.resolved or node.name) if local is None else local.path
+        if path is not None:
+            self.paths[id(node)] = path
         return 1
 
     def select(self, node: Select) -> int:
@@ -323,8 +325,7 @@ class Estimate:
     def bound(self, name: str, value: Node, body: Node) -> int:
         self.push(name, self.path(value), self.size(value), self.entry(value))
         cost = self.of(body)
-        # What is known of the body is asked for while the name still means this value.
-        self.keep(body, self.size(body), self.entry(body))
+        # cel-go asks for the size of the body only afterwards: a body that is just the name has none.
         self.locals[name].pop()
         return cost
 

@@ -107,7 +107,7 @@ class Capacity:
         rounded = start + step * steps
         if rounded > INT64_MAX:
             raise CapacityError(_beyond(f"rounding request {requested} up to the next step passes {reach}"))
-        return Quantity(rounded * unit, binary=self.step.binary)
+        return Quantity(rounded * unit, binary=self.step.binary, exponent=self.step.exponent)
 
     def _unit(self, *, fractional: bool) -> int:
         """Whole numbers, or thousandths where the gate is on and the whole range can be written in them."""

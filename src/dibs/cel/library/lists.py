@@ -154,10 +154,15 @@ def _range(count: int) -> list[int]:
 
 
 def includes(holder: Any, wanted: Any) -> bool:
-    """Whether a list has the value, or a single value is it."""
-    if isinstance(holder, list):
-        return any(equals(item, wanted) for item in holder)
-    return equals(holder, wanted)
+    """Whether a list has the value, or a single value is it. What cannot be compared is not the value."""
+    return any(_is(item, wanted) for item in (holder if isinstance(holder, list) else (holder,)))
+
+
+def _is(item: Any, wanted: Any) -> bool:
+    try:
+        return equals(item, wanted)
+    except CelRuntimeError:
+        return False
 
 
 def _sort_by_macro(call: Call) -> Node | None:

@@ -193,6 +193,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "a request over a gateway wants the host's network, and `gateway.allow_host_network` is off",
     ),
     "NETWORK_UNAVAILABLE": ("81", "the backend cannot give a private network here; the reason says what is missing"),
+    "GROUP_INVALID": ("80", "this cannot be asked of a group (`dibs run --nodes`)"),
+    "GROUP_NOT_OVER_GATEWAY": ("81", "a group was asked for over a gateway, which makes single sandboxes only"),
     "PLACEMENT_REFUSED": ("82", "the scheduler of a cluster will never place the sandbox; its words are the reason"),
     "PORT_IN_USE": ("80", "a port of the host that is to be published is in use"),
     "PORT_NOT_ALLOWED": ("80", "you may not listen on a port of the host that is to be published"),

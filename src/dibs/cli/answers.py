@@ -77,6 +77,8 @@ class Sandbox(Answer):
     expires_at: Moment | None
     exit: Exit | None
     reason: str | None
+    group: str | UnsetType = UNSET  # with its rank, if it is a member of one
+    rank: int | UnsetType = UNSET
 
 
 class Run(Sandbox):
@@ -84,6 +86,14 @@ class Run(Sandbox):
 
     stdout: str | UnsetType = UNSET
     stderr: str | UnsetType = UNSET
+
+
+class GroupRun(Answer):
+    """`dibs run --nodes`: the members by rank. Without the exit code, and their output, if they were detached."""
+
+    group: str
+    members: tuple[Run, ...]
+    exit_code: int | UnsetType = UNSET  # of the first member that failed
 
 
 class Event(Answer):
@@ -94,7 +104,7 @@ class Event(Answer):
     detail: str
 
 
-class SandboxWithEvents(Sandbox):
+class SandboxWithEvents(Sandbox, kw_only=True):
     """`dibs sandbox show`."""
 
     events: tuple[Event, ...]
@@ -489,7 +499,7 @@ class TrainValidation(Answer):
 
 # What each command prints; a tuple: one of these. `error` is what any of them prints to stderr when it fails.
 ANSWERS: dict[str, Any] = {
-    "run": Run,
+    "run": (Run, GroupRun),
     "ps": Sandboxes,
     "wait": tuple[Ended, ...],
     "sandbox create": Sandbox,

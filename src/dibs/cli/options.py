@@ -76,6 +76,7 @@ _GROUPS = {
                       "platform", "entrypoint"),
     "Environment": ("env", "clean_env"),
     "Life": ("name", "label", "labels", "ttl", "grace", "wait", "file", "detach"),
+    "Groups": ("nodes", "on_failure"),
 }  # fmt: skip
 
 

@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 @click.option(
     "--receipt", "with_receipt", is_flag=True, help="Print the receipt to stderr before the command's output."
 )
+@click.option("--nodes", type=int, metavar="N", help="N equal sandboxes at once, all or none; each gets the GPUs.")
+@click.option(
+    "--on-failure", metavar="end|continue", help="What the others do when one of --nodes fails.  [default: end]"
+)
 @output_option(wide=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
     command: tuple[str, ...],
+    nodes: int | None,
+    on_failure: str | None,
     detach: bool,
     tty: bool | None,
     quiet: bool,
@@ -51,6 +57,7 @@ def run(
       dibs run --gpu nvidia:H100,A100:80GB.. -- nvidia-smi -L
       dibs run --gpu 1 --image pytorch/pytorch -- python train.py
       dibs run --device nvidia.com/gpu=0 --detach --ttl 8h -- jupyter lab
+      dibs run --nodes 2 --gpu 4 -- sh -c 'echo rank $DIBS_RANK of $DIBS_NODES'
     """
     from dibs.cli.progress import Progress
     from dibs.cli.terminal import converse, is_terminal, write
@@ -59,9 +66,13 @@ def run(
     if not command and not values.get("file"):
         problem = Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --")
         raise InvalidRequest(problem)
+    if on_failure is not None and nodes is None:
+        reason = "it is about the members of a group, and --nodes was not given"
+        problem = Problem("GROUP_INVALID", "on-failure", on_failure, reason, "add --nodes N, or leave it out")
+        raise InvalidRequest(problem)
     as_data = output != "table"
-    use_tty = (is_terminal() if tty is None else tty) and not detach and not as_data
-    spec = read_spec(values, command, tty=use_tty, interactive=not detach)
+    use_tty = (is_terminal() and nodes is None if tty is None else tty) and not detach and not as_data
+    spec = read_spec(values, command, tty=use_tty, interactive=not detach and nodes is None)
     if not spec.command:
         raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
     # Not closed in the end: closing would copy the ledger's journal into its file and wait for the disk, and the next
@@ -72,6 +83,13 @@ def run(
         session: Session | None = None
         base_env = {} if values["clean_env"] else os.environ
         remark = None if quiet else lambda note: say(f"dibs: {note}")
+        if nodes is not None:
+            from dibs.cli.group_run import run_group
+
+            return run_group(
+                service, spec, nodes, base_env=base_env, progress=progress, remark=remark, on_failure=on_failure,
+                detach=detach, with_receipt=with_receipt, output=output,
+            )  # fmt: skip
         if detach:
             row = service.create(spec, base_env=base_env, on_wait=progress.waiting, on_note=remark)
         else:

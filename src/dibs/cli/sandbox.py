@@ -105,7 +105,11 @@ def ls(output: str, everything: bool, limit: int | None) -> None:
         line: list[Cell] = [row.name, (row.state, _COLOURS.get(row.state, "dim")), devices, row.username]
         line += [show_duration((row.ended_at or now) - row.created_at), until(row, now), ended]
         lines.append(line + ([row.id, row.backend] if output == "wide" else []))
+    grouped = any(row.group for row in rows)
+    for line, row in zip(lines, rows, strict=True) if grouped else ():
+        line.append(f"{row.group} rank {row.rank}" if row.group else "")
     headers = ["NAME", "STATE", "GPUS", "USER", "AGE", "UNTIL", "END", *(["ID", "BACKEND"] if output == "wide" else [])]
+    headers += ["GROUP"] if grouped else []
     show(table(headers, lines, right=frozenset({"AGE", "UNTIL"})))
     if len(rows) < total:
         say(f"dibs: {total - len(rows)} older ones are not shown; --limit 0 shows all")
@@ -178,6 +182,7 @@ def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
         "command": list(spec.command),
         "labels": spec.labels,
         "devices": [device.id for device in lease.devices] if lease else [],
+        **({"group": row.group, "rank": row.rank} if row.group else {}),
         "created_at": moment(row.created_at),
         "started_at": moment(row.started_at) if row.started_at else None,
         "ended_at": moment(row.ended_at) if row.ended_at else None,

@@ -15,8 +15,8 @@ from dibs.backends.port import Exit, Output, Session
 from dibs.cli.stdin import Stdin
 from dibs.errors import Conflict
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_IMPATIENT = 3  # this many Ctrl-C kill the command
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+IMPATIENT = 3  # this many Ctrl-C kill the command
 _CTRL_C = 0x03
 _IN_A_ROW = 5.0  # seconds
 
@@ -80,7 +80,7 @@ class _Patience:
                 self._pressed.append(now)
             else:
                 self._pressed.clear()
-        return len(self._pressed) >= _IMPATIENT
+        return len(self._pressed) >= IMPATIENT
 
 
 def _pass_on(session: Session, data: bytes) -> bool:
@@ -118,7 +118,7 @@ def _forwarding(session: Session, kill: Callable[[], None]) -> Iterator[None]:
         nonlocal interrupts
         if number == signal.SIGINT:
             interrupts += 1
-            if interrupts >= _IMPATIENT:
+            if interrupts >= IMPATIENT:
                 kill()
                 return
         session.signal(number)
@@ -126,7 +126,7 @@ def _forwarding(session: Session, kill: Callable[[], None]) -> Iterator[None]:
     def resized(_number: int, _frame: FrameType | None) -> None:
         _resize(session)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
     before[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, resized)
     try:
         yield

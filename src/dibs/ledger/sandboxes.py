@@ -279,6 +279,11 @@ class Sandboxes(Leases, Tickets):
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
 
+    def any_groups(self) -> bool:
+        """Whether a member of any group lives. One look into an index where there is none."""
+        statement = "SELECT 1 FROM sandboxes WHERE group_id <> '' AND ended_at IS NULL LIMIT 1"
+        return bool(self._db.rows(statement))
+
     def group(self, group: str) -> list[SandboxRow]:
         """The members of a group, alive or ended, by rank."""
         rows = self._db.rows(

@@ -21,7 +21,7 @@ left alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -88,6 +88,7 @@ class Run:
         self.receipt = b""
         self._attach = attach
         self.tries = _TRIES
+        self.given_up = False
         self.pause = _PAUSE[0]
 
     @property
@@ -114,16 +115,28 @@ class Delivery:
     ) -> Session | None:
         """Drive it to the end in this thread; the session, in the foreground."""
         run = Run(order, prepared, attach)
-        while (waits := self.advance(run)) is not None:
-            try:
-                with self._ledger.writing():
-                    self._ledger.beat(myself())
-                self._ledger.rest()
-                time.sleep(waits.pause)
-            except BaseException as error:
-                self.give_up(run, error)
-                raise
+        self.deliver_all([run])
         return run.session
+
+    def deliver_all(self, runs: Sequence[Run]) -> None:
+        """Drive several to the end in this thread, all or none: create all, prove all, start all. If one fails, what
+        was done of the others is undone too, and its reason is raised."""
+        phases: tuple[Step, ...] = ("placed", "proved", "started") if len(runs) > 1 else ("started",)
+        try:
+            for until in phases:
+                waiting = list(runs)
+                while waiting:
+                    pauses = {run: waits.pause for run in waiting if (waits := self.advance(run, until)) is not None}
+                    waiting = list(pauses)
+                    if waiting:
+                        with self._ledger.writing():
+                            self._ledger.beat(myself())
+                        self._ledger.rest()
+                        time.sleep(min(pauses.values()))
+        except BaseException as error:
+            for run in runs:
+                self.give_up(run, error)
+            raise
 
     def resume(self, order: Order, prepared: Prepared, row: SandboxRow) -> Run:
         """What another process had begun. A scheduler still has it; anywhere else nothing of it may be left."""
@@ -155,6 +168,9 @@ class Delivery:
 
     def give_up(self, run: Run, error: BaseException) -> None:
         """Undo what was done of a delivery that cannot go on."""
+        if run.given_up:
+            return
+        run.given_up = True
         if run.session is not None:
             run.session.close()
         self.abandon(run.order, run.handle, error)

@@ -50,9 +50,19 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
             rows = ledger.sandboxes(live_only=True)
             ended += _compare(ledger, registry, [row for row in rows if row.id in forgotten])
     if only is None:
+        ended += _end_broken_groups(ledger, registry)
         late.sweep(registry.home, registry)
     drop_void(ledger)
     return ended
+
+
+def _end_broken_groups(ledger: Ledger, registry: Registry) -> list[str]:
+    if not ledger.any_groups():
+        return []
+    from dibs.workloads import group_policy
+
+    stopped = {row.id for row in group_policy.enforce(ledger, registry)}
+    return _compare(ledger, registry, [row for row in ledger.sandboxes(live_only=True) if row.id in stopped])
 
 
 def _compare(ledger: Ledger, registry: Registry, rows: list[SandboxRow]) -> list[str]:

@@ -13,6 +13,7 @@ import collections
 import json
 import sys
 import time
+from typing import Any
 
 from bench.golang import Reference, reference
 from tests.golang import compare, worlds
@@ -28,22 +29,36 @@ SETTINGS: list[tuple[bool, tuple[str, ...]]] = [
 ]
 
 
+def compared(running: Reference, text: str, *, stored: bool, gates: tuple[str, ...]) -> tuple[str, str]:
+    """What differs for one expression, and the name of the difference; both may be empty."""
+
+    def ask() -> dict[str, Any]:
+        return compare.theirs(running, text, stored=stored, gates=gates)
+
+    mine, their = compare.ours(text, stored=stored, gates=gates), ask()
+    found = compare.difference(mine, their)
+    return found, named(text, found, mine, their, ask) if found else ""
+
+
 def differs(running: Reference, text: str, *, stored: bool, gates: tuple[str, ...]) -> str:
     """What differs for one expression, unless it has a name."""
-    mine = compare.ours(text, stored=stored, gates=gates)
-    their = compare.theirs(running, text, stored=stored, gates=gates)
-    found = compare.difference(mine, their)
-    return "" if not found or named(text, found, mine, their) else found
+    found, name = compared(running, text, stored=stored, gates=gates)
+    return "" if name else found
 
 
-def expressions(running: Reference, seed: int, count: int, limit: int, only: str) -> collections.Counter[str]:
-    """Compare so many expressions; the differences by kind. The first `limit` are printed."""
+def expressions(
+    running: Reference, seed: int, count: int, limit: int, only: str
+) -> tuple[collections.Counter[str], collections.Counter[str]]:
+    """Compare so many expressions: unnamed differences by kind (the first `limit` are printed), and named ones."""
     found: collections.Counter[str] = collections.Counter()
+    known: collections.Counter[str] = collections.Counter()
     for number in range(count):
         text = expression(seed * 1_000_003 + number)
         stored, gates = SETTINGS[number % len(SETTINGS)]
-        what = differs(running, text, stored=stored, gates=gates)
-        if not what:
+        what, name = compared(running, text, stored=stored, gates=gates)
+        if name:
+            known[name] += 1
+        if name or not what:
             continue
         found[what] += 1
         if (not only or only == what) and sum(found.values()) <= limit:
@@ -54,7 +69,7 @@ def expressions(running: Reference, seed: int, count: int, limit: int, only: str
             print(f"{what}: {small}  (stored={stored} gates={gates})")
             print(f"   here  {_brief(compare.ours(small, stored=stored, gates=gates))}")
             print(f"   there {_brief(compare.theirs(running, small, stored=stored, gates=gates))}", flush=True)
-    return found
+    return found, known
 
 
 def allocations(running: Reference, seed: int, count: int, limit: int) -> tuple[collections.Counter[str], int]:
@@ -92,10 +107,10 @@ def main() -> int:
         return 0
     with Reference(command) as running:
         began = time.monotonic()
-        found = expressions(running, given.seed, given.expressions, given.show, given.only)
+        found, known = expressions(running, given.seed, given.expressions, given.show, given.only)
         print(
             f"{given.expressions} expressions, seed {given.seed}: {sum(found.values())} unnamed differences "
-            f"{dict(found)} in {time.monotonic() - began:.0f} s"
+            f"{dict(found)}, {sum(known.values())} named {dict(known)}, in {time.monotonic() - began:.0f} s"
         )
         began = time.monotonic()
         other, decided = allocations(running, given.seed, given.worlds, given.show)

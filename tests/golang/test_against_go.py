@@ -1,4 +1,4 @@
-"""Expressions, answered by dibs and by Kubernetes' own Go code: what compiles, what it costs, what it yields."""
+"""Expressions and allocations, answered by dibs and by Kubernetes' own Go code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from bench.golang import Reference, built
-from tests.golang.__main__ import SETTINGS, differs
+from tests.golang import worlds
+from tests.golang.__main__ import SETTINGS, allocations, compared, differs, expressions
 from tests.golang.named import NAMED
 
 _COMMAND = built()
@@ -45,6 +46,12 @@ EXPRESSIONS = [
     "1e309 > 1.0",
     "lists.range(250).map(x, lists.range(250).map(y, x + y)).size() == 250",
     "lists.range(800).distinct().size() == 800",
+    "dyn(format.uuid()).includes('a')",
+    "-1.5 in [double('nan'), 1e-7]",
+    "true ? true : true ? true : true",
+    "true ? true ? true : true : true",
+    "isIP(cel.bind(v, 'a', v))",
+    "device.attributes['dra.example.com'].missing in []",
 ]
 
 
@@ -61,6 +68,34 @@ def test_an_expression_is_answered_as_by_kubernetes(
     running: Reference, text: str, stored: bool, gates: tuple[str, ...]
 ) -> None:
     assert differs(running, text, stored=stored, gates=gates) == ""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_difference_is_recognised_by_its_name(running: Reference, name: str) -> None:
+    # The order of a map is random there, and often the same as here.
+    tries = 300 if name == "map order" else 1
+    answers = (compared(running, NAMED[name], stored=False, gates=()) for _ in range(tries))
+    what, found = next((answer for answer in answers if answer[0]), ("", ""))
+    assert what
+    assert found == name
+
+
+def test_made_up_expressions_differ_in_nothing_that_has_no_name(running: Reference) -> None:
+    found, _ = expressions(running, seed=7, count=300, limit=5, only="")
+    assert not found
+
+
+def test_made_up_worlds_are_allocated_alike(running: Reference) -> None:
+    found, decided = allocations(running, seed=7, count=100, limit=5)
+    assert not found
+    assert decided == 100
+
+
+def test_the_made_up_worlds_are_served_refused_and_unsatisfiable() -> None:
+    answers = [worlds.ours(worlds.world(7 * 1_000_003 + number)) for number in range(100)]
+    assert sum(isinstance(answer, list) for answer in answers) >= 15
+    assert sum(isinstance(answer, dict) for answer in answers) >= 5
+    assert sum(answer is None for answer in answers) >= 15
 
 
 def test_every_named_difference_is_on_the_page() -> None:

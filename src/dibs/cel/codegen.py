@@ -334,11 +334,11 @@ class Generator(Writer):
 
     def membership(self, node: Call) -> tuple[ast.expr, bool] | None:
         kind, held = node.args[1].type, node.args[0].type
+        if isinstance(node.args[1], ListLiteral) and not node.args[1].elements:
+            # Kubernetes knows it when compiling: the item is never looked at.
+            return self.keep(False), False
         if self.metered and not self.free and self.in_constants(node):
             # Kubernetes makes a set of the list, and looks the item up for nothing.
-            empty = isinstance(node.args[1], ListLiteral) and not node.args[1].elements
-            if empty:
-                return self.keep(False), False
             item, item_fails = self.node(node.args[0])
             container, _ = self.node(node.args[1])
             return self.helper(operators.contains, container, item), item_fails

@@ -107,7 +107,8 @@ class _Parser:
             question = self.accept("?")
             if question is None:
                 break
-            then = self.expression()
+            # As in Kubernetes' grammar, a choice in the middle needs brackets.
+            then = self.binary(1)
             self.expect(":")
             arms.append((question.offset, node, then))
         for offset, condition, then in reversed(arms):

@@ -82,7 +82,8 @@ def _needs(jobset: Json, facts: Facts) -> tuple[int, dict[str, Quantity], dict[s
         members += count
         pod = pod_spec(replicated)
         for key, amount in requests_of(pod).items():
-            amounts[key] = amounts.get(key, Quantity(0, binary=amount.binary)) + Quantity(amount.nanos * count)
+            wanted = Quantity(amount.nanos * count, binary=amount.binary, exponent=amount.exponent)
+            amounts[key] = amounts[key] + wanted if key in amounts else wanted
         for container in pod.get("containers", []):
             for name, number in of_container(container, pod, facts).claimed.items():
                 devices[name] = devices.get(name, 0) + number * count

@@ -45,7 +45,7 @@ _LOOKING = re.compile(r"dibs (?:gpus|leases|sandbox (?:ls|logs|show))\b(?! simul
 _LOOKS = 10
 # Printed by `run` over a gateway where no private network can be had. The pages are of a machine where it can.
 _NO_NETWORK = "dibs: it has no network: a private one cannot be had here"
-_LISTENED = re.compile(r"(?<=--listen 127\.0\.0\.1:)\d+")
+_LISTENED = re.compile(r"(?:(?<=--listen )|(?<=--openshell ))127\.0\.0\.1:(\d+)")
 _SAME = (
     (re.compile(r"\b(sb|ls|tk)-[0-9a-f]{12}\b"), r"\1-ID"),
     (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), r"\1-UUID"),

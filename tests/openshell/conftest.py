@@ -89,8 +89,9 @@ def begin(home: Home, folder: Path, backend: str, image: str, settings: str, *fl
             gateway=gateway,
             backend=backend,
             image=image,
-            token=gateway.make_token("anna", "--tenant", "team-a"),
-            other=gateway.make_token("bert", "--tenant", "team-b"),
+            # An engine's home is shared with the tests of OpenSandbox's clients, whose tokens have other names.
+            token=gateway.make_token("shell-anna", "--tenant", "team-a"),
+            other=gateway.make_token("shell-bert", "--tenant", "team-b"),
         )
     finally:
         code = gateway.stop()

@@ -241,7 +241,7 @@ class Delivery:
             expected = run.prepared.realisation.expectation
             run.receipt = self._written(order, run.prepared, _look(backend, handle, expected))
             if scheduler_of(backend) is None:
-                self._check_not_taken(order, run.prepared)
+                self._check_not_taken(order, run.prepared, handle)
         except (BackendUnavailable, DeliveryMismatch):
             if not self._again(run):
                 raise
@@ -257,13 +257,13 @@ class Delivery:
             )
         run.step = "proved"
 
-    def _check_not_taken(self, order: Order, prepared: Prepared) -> None:
+    def _check_not_taken(self, order: Order, prepared: Prepared, handle: Handle) -> None:
         """Raises Busy if a container that dibs did not start has taken a device since it was planned. Where the command
         is held back it has not run; what an engine has started is ended."""
         if self._registry is None or not prepared.devices:
             return
         problems = taken_meanwhile(
-            self._registry, self._ledger, prepared.devices, order.who, simulated=prepared.simulated
+            self._registry, self._ledger, prepared.devices, order.who, handle, simulated=prepared.simulated
         )
         if problems:
             raise Busy(problems)

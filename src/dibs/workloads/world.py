@@ -140,16 +140,17 @@ def _with_containers(
 
 
 def taken_meanwhile(
-    registry: Registry, ledger: Ledger, devices: Sequence[Device], who: Identity, *, simulated: bool
+    registry: Registry, ledger: Ledger, devices: Sequence[Device], who: Identity, own: Handle, *, simulated: bool
 ) -> list[Problem]:
     """Devices that a container has taken since they were planned: a person may start one at any time.
 
     `delivery` asks at the last moment. What was known to be used when it was planned was asked for all the same.
+    `own`: the workload they were planned for. It has them by now, and the ledger may not know its processes yet.
     """
     planned = tuple(device for device in devices if not device.used_by)
     if not planned:
         return []
-    now = _with_containers(Inventory(planned, simulated=simulated), registry, ledger, started_by_dibs(ledger))
+    now = _with_containers(Inventory(planned, simulated=simulated), registry, ledger, started_by_dibs(ledger, own))
     found = []
     for device in veiled_inventory(now, who).devices:
         if device.used_by:
@@ -179,14 +180,17 @@ def _own_containers(ledger: Ledger) -> set[str]:
     return {handle.data["container"] for handle in handles if handle.data.get("container")}
 
 
-def started_by_dibs(ledger: Ledger) -> Callable[[int], bool]:
-    """Whether a process runs in one of our sandboxes: it is in the pid namespace of one. Looked up when first asked."""
+def started_by_dibs(ledger: Ledger, being_made: Handle | None = None) -> Callable[[int], bool]:
+    """Whether a process runs in one of our sandboxes: it is in the pid namespace of one. Looked up when first asked.
+
+    `being_made`: one more of ours, which the ledger does not know yet."""
     mine: set[int] | None = None
 
     def ours() -> set[int]:
         found = set()
-        for row in ledger.sandboxes(live_only=True):
-            init = _first_process(handle_of(row))
+        handles = [handle_of(row) for row in ledger.sandboxes(live_only=True)]
+        for handle in handles if being_made is None else (*handles, being_made):
+            init = _first_process(handle)
             if init is not None and not absent(init):
                 try:
                     found.add(os.stat(f"/proc/{init.pid}/ns/pid").st_ino)

@@ -46,6 +46,7 @@ from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Step, decoded,
 from dibs.ledger.store import Ledger
 from dibs.process import myself
 from dibs.request.durations import show_duration
+from dibs.workloads import late
 from dibs.workloads.booking import Order
 from dibs.workloads.quotas import least_gpus
 from dibs.workloads.receipt import differences, moved, not_started, write_receipt
@@ -375,6 +376,10 @@ class Delivery:
         try:
             if handle is not None:
                 backend.delete(handle)  # before the end is told: `remove` waits for that, and then deletes as well
+        except BackendUnavailable:
+            # No process of it is left, but its engine is away and still has a container that could be started.
+            late.expect(self._home, backend.name, order.sandbox_id)
+            raise
         finally:
             if not (order.origin and ledger_away(error)):  # else it was accepted, and is made when the ledger is back
                 self.fail(order.sandbox_id, error)

@@ -50,6 +50,10 @@ EXPRESSIONS = [
     "-1.5 in [double('nan'), 1e-7]",
     "true ? true : true ? true : true",
     "true ? true ? true : true : true",
+    "optional.of(ip('::1')) != optional.of(dyn(1))",
+    "true ? device.attributes['a'].b : dyn(1)",
+    "true ? dyn(1) : device.attributes['a'].b",
+    "url('HTTPS://a.b/c')",
     "isIP(cel.bind(v, 'a', v))",
     "device.attributes['dra.example.com'].missing in []",
 ]

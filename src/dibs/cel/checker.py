@@ -293,6 +293,8 @@ class Checker:
         if not self.fits(condition, BOOL):
             shown = ", ".join(self.shown(kind) for kind in (condition, then, otherwise))
             self.problem(node, f"found no matching overload for '_?_:_' applied to '({shown})'")
+        if is_dynamic(then) and is_dynamic(otherwise):
+            return otherwise  # of two unknown types cel-go takes the later one
         if self.fits(otherwise, then) or self.fits(then, otherwise):
             return more_general(substitute(self.bindings, then), substitute(self.bindings, otherwise))
         shown = ", ".join(self.shown(kind) for kind in (condition, then, otherwise))

@@ -254,6 +254,8 @@ def differ(left: Any, right: Any) -> bool:
     """``left != right``; of Kubernetes' own types it never fails."""
     if type(left) is not type(right) and hasattr(type(left), "__cel_strict__"):
         return True
+    if type(left) is Optional and type(right) is Optional and left.present and right.present:
+        return differ(left.value, right.value)
     return not equals(left, right)
 
 

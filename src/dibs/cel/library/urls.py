@@ -44,6 +44,7 @@ class Url:
         body, _, self.fragment = text.partition("#")
         _unescaped(text, self.fragment)
         self.scheme, rest = _scheme(text, body)
+        self.text = self.scheme + text[len(self.scheme) :]
         rest, _, self.query = rest.partition("?")
         self.host = self.user = self.opaque = ""
         if not rest.startswith("/"):

@@ -54,6 +54,8 @@ EXPRESSIONS = [
     "true ? device.attributes['a'].b : dyn(1)",
     "true ? dyn(1) : device.attributes['a'].b",
     "url('HTTPS://a.b/c')",
+    "[null, optional.of(1)].unwrapOpt() == [1]",
+    "optional.of(device.attributes['a'].b).orValue(dyn(1))",
     "isIP(cel.bind(v, 'a', v))",
     "device.attributes['dra.example.com'].missing in []",
 ]

@@ -183,7 +183,8 @@ def assignable(bindings: Bindings, source: Type, target: Type) -> bool:
             # `[1, dyn(1)]` is a list of dyn: the parameter widens.
             found = resolve(bindings, source)
             if found.kind != "param":
-                bindings[target.name] = more_general(bound, found)
+                # Of two unknown types, cel-go takes the later one.
+                bindings[target.name] = found if is_dynamic(found) else more_general(bound, found)
             return True
     source, target = resolve(bindings, source), resolve(bindings, target)
     if source is target or source == target:

@@ -6,7 +6,7 @@ from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError
 from dibs.cel.macros import OPTIONALS
 from dibs.cel.types import BOOL, DYN, list_of, opaque, optional_of, parameter
-from dibs.cel.values import NONE, Optional, is_zero
+from dibs.cel.values import NONE, Optional, is_zero, type_name
 
 V: Final = parameter("V")
 
@@ -15,6 +15,14 @@ def _value(wrapped: Optional) -> Any:
     if not wrapped.present:
         raise CelRuntimeError("optional.none() dereference")
     return wrapped.value
+
+
+def _unwrapped(items: list[Any]) -> list[Any]:
+    """The values that are there. Behind null or dyn, an element may be no optional at all."""
+    for item in items:
+        if type(item) is not Optional:
+            raise CelRuntimeError(f"value of type {type_name(item)} is not optional")
+    return [item.value for item in items if item.present]
 
 
 def optionals() -> Library:
@@ -34,8 +42,7 @@ def optionals() -> Library:
                 Overload(
                     (list_of(wrapped),),
                     list_of(V),
-                    lambda items: [item.value for item in items if item.present],
-                    fails=False,
+                    _unwrapped,
                 ),
             ),
             Function(
@@ -43,8 +50,7 @@ def optionals() -> Library:
                 method(
                     (list_of(wrapped),),
                     list_of(V),
-                    lambda items: [item.value for item in items if item.present],
-                    fails=False,
+                    _unwrapped,
                 ),
             ),
             Function("first", method((list_of(V),), wrapped, lambda a: Optional(a[0]) if a else NONE, fails=False)),

@@ -56,6 +56,7 @@ EXPRESSIONS = [
     "url('HTTPS://a.b/c')",
     "[null, optional.of(1)].unwrapOpt() == [1]",
     "optional.of(device.attributes['a'].b).orValue(dyn(1))",
+    ".isSemver('a' + device.driver)",
     "isIP(cel.bind(v, 'a', v))",
     "device.attributes['dra.example.com'].missing in []",
 ]

@@ -217,8 +217,11 @@ class Checker:
     def function(self, node: Call) -> Function | None:
         """Find the declaration; a target that is a namespace (``math`` in ``math.abs(x)``) is dropped."""
         if node.target is None:
-            found = (self.functions.get(full) for full in self.candidates(node.function))
-            return next((function for function in found if function), None)
+            for full in self.candidates(node.function):
+                if full in self.functions:
+                    node.function = full  # without a leading dot: costs go by the name
+                    return self.functions[full]
+            return None
         prefix = qualified_name(node.target)
         if prefix is not None and self.local(prefix.partition(".")[0]) is None:
             for full in self.candidates(f"{prefix}.{node.function}"):

@@ -158,7 +158,7 @@ class Lease(Answer):
     user: str | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
     backend: str | UnsetType = UNSET
-    domain: str | UnsetType = UNSET  # who has the authority over its devices: this host, or a cluster
+    domain: str | UnsetType = UNSET  # the cluster that has the authority over its devices; none: this host
     kind: Literal["booked", "delegated", "bound"] | UnsetType = UNSET  # by dibs; to a scheduler; by that scheduler
     claim: str | UnsetType = UNSET
     node: str | UnsetType = UNSET

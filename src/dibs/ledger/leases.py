@@ -8,6 +8,7 @@ A part of `store.Ledger`. It moves leases on when `sandboxes` says so, and decid
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -123,7 +124,7 @@ class Leases(Books):
             f" WHERE {where} ORDER BY s.seq, l.id",
             **self._domains, sandbox=sandbox_id,
         )  # fmt: skip
-        return [_lease(row) for row in rows]
+        return [_lease(row, self.host) for row in rows]
 
     def holders(self) -> dict[str, Holder]:
         """Every booked unit of this host, and who has it. Keys are those of `unit_key`."""
@@ -225,9 +226,10 @@ def _names(devices: Sequence[LeasedDevice]) -> str:
     return ", ".join(device.id for device in devices)
 
 
-def _lease(row: Any) -> Lease:
+def _lease(row: Any, host: str) -> Lease:
+    # Interned: a field is left out of what is printed only if it is the very object that is its default.
     return Lease(
         row["id"], row["sandbox_id"], row["state"], decoded(_DEVICES, row["devices"], f"lease {row['id']}"),
         row["created_at"], row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
-        row["domain"], row["allocation"], row["claim"], row["node"],
+        "" if row["domain"] == host else row["domain"], sys.intern(row["allocation"]), row["claim"], row["node"],
     )  # fmt: skip

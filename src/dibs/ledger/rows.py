@@ -77,7 +77,7 @@ Allocation = Booked | Delegated | Bound
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a sandbox holds. `domain`: who has the authority over its devices, this host or a cluster."""
+    """What a sandbox holds. `domain`: the cluster that has the authority over its devices; empty: this host."""
 
     id: LeaseId
     sandbox_id: SandboxId

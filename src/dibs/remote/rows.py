@@ -105,6 +105,10 @@ def lease_row(found: wd.Lease) -> rows.Lease:
         username=found.user,
         tenant=found.tenant,
         backend=found.backend,
+        domain=found.domain,
+        kind=found.kind,
+        claim=found.claim,
+        node=found.node,
     )
 
 

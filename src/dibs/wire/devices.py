@@ -110,6 +110,10 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     changed_at: float
     tenant: str = ""
     backend: str = ""
+    domain: str = ""  # the cluster that has the authority over its devices; empty: the gateway's host
+    kind: Literal["booked", "delegated", "bound"] = "booked"
+    claim: str = ""
+    node: str = ""
 
 
 class Leases(msgspec.Struct, frozen=True):

@@ -98,6 +98,10 @@ def lease_view(lease: rows.Lease) -> wd.Lease:
         changed_at=lease.changed_at,
         tenant=lease.tenant,
         backend=lease.backend,
+        domain=lease.domain,
+        kind=lease.kind,
+        claim=lease.claim,
+        node=lease.node,
     )
 
 

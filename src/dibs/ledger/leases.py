@@ -8,10 +8,9 @@ A part of `store.Ledger`. It moves leases on when `sandboxes` says so, and decid
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -226,10 +225,16 @@ def _names(devices: Sequence[LeasedDevice]) -> str:
     return ", ".join(device.id for device in devices)
 
 
+# A field is left out of what is printed only if its value is the very object that is its default.
+_KINDS: dict[str, Literal["booked", "delegated", "bound"]] = {one: one for one in ("booked", "delegated", "bound")}
+
+
 def _lease(row: Any, host: str) -> Lease:
-    # Interned: a field is left out of what is printed only if it is the very object that is its default.
+    kind = _KINDS.get(row["allocation"])
+    if kind is None:
+        raise damaged(f"lease {row['id']}", f"allocation {row['allocation']!r}")
     return Lease(
         row["id"], row["sandbox_id"], row["state"], decoded(_DEVICES, row["devices"], f"lease {row['id']}"),
         row["created_at"], row["changed_at"], row["sandbox_name"], row["username"], row["tenant"], row["backend"],
-        "" if row["domain"] == host else row["domain"], sys.intern(row["allocation"]), row["claim"], row["node"],
+        "" if row["domain"] == host else row["domain"], kind, row["claim"], row["node"],
     )  # fmt: skip

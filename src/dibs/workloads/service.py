@@ -422,6 +422,8 @@ class Workloads:
         deadline = time.monotonic() + _PATIENCE
         pause = 0.002
         while (now := self.sandbox(row.id)).live and now.handle is None and time.monotonic() < deadline:
+            if now.state != row.state and now.state == "creating":
+                return self._withdraw(now, backend)  # its turn came between the two looks
             if now.state != "stopping":
                 raise Conflict(
                     "the sandbox is still being created", field="sandbox", value=row.name, code="STILL_CREATING",

@@ -373,15 +373,16 @@ class Delivery:
                 return  # not proved: the next reconciliation frees it
         else:
             backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
+        ends = not (order.origin and ledger_away(error))  # else it was accepted, and is made when the ledger is back
         try:
             if handle is not None:
                 backend.delete(handle)  # before the end is told: `remove` waits for that, and then deletes as well
         except BackendUnavailable:
-            # No process of it is left, but its engine is away and still has a container that could be started.
-            late.expect(self._home, backend.name, order.sandbox_id)
+            if ends:  # no process of it is left, but its engine is away and still has a container that could be started
+                late.expect(self._home, backend.name, order.sandbox_id)
             raise
         finally:
-            if not (order.origin and ledger_away(error)):  # else it was accepted, and is made when the ledger is back
+            if ends:
                 self.fail(order.sandbox_id, error)
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:

@@ -30,7 +30,7 @@ ENGINE = re.compile(r"\b(docker|podman)(-[0-9.]+)?\b")
 
 # What takes longest comes first where there are several workers, so that none is left with it at the end.
 LONG = (
-    "docker", "podman", "cluster", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/stress/",
+    "docker", "podman", "nodes", "cluster", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/stress/",
     "tests/opensandbox/", "tests/cel/", "tests/docs/", "tests/ledger/", "tests/gateway/",
 )  # fmt: skip
 
@@ -46,10 +46,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _engine_of(item: pytest.Item) -> str:
+    fixtures = getattr(item, "fixturenames", ())
+    if "nodes" in fixtures or "kubernetes" in item.nodeid.partition("[")[2]:
+        return "nodes"  # a real cluster with nodes, started once
     if item.nodeid.startswith("tests/cluster/"):
         return "cluster"  # a real control plane, started once
     found = ENGINE.search(item.nodeid.partition("[")[2])
-    return found[0] if found else "docker" if "old_docker" in getattr(item, "fixturenames", ()) else ""
+    return found[0] if found else "docker" if "old_docker" in fixtures else ""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -15,6 +15,7 @@ never meet. Everybody who needs a path asks here; nobody else reads these variab
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -163,6 +164,11 @@ def write_private(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)
+
+
+def no_room(error: OSError) -> bool:
+    """Whether something failed because the disk is full, or the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def unsafe(path: Path, reason: str, remedy: str) -> StateError:

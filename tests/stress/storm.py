@@ -1,8 +1,6 @@
 """A storm: clients, cards, and everything that can go wrong on a machine, in random order.
 
-`test_storm` runs it. Whether a card was given twice is decided by an oracle that knows nothing of dibs: a lock file per
-device node, locked by the command in the sandbox for as long as any of its processes lives. The kernel releases a lock
-when its last holder is gone, so a lock that cannot be taken proves that two live sandboxes hold one card.
+`test_storm` runs it. Whether a card was given twice is decided by `oracle`, which knows nothing of dibs.
 """
 
 from __future__ import annotations
@@ -21,33 +19,15 @@ from pathlib import Path
 
 from tests.engines import images
 from tests.engines.running import Engine
+from tests.stress.oracle import SCRIPT, ByHand, Oracle, now
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.workloads.service import Workloads
 
 CARDS = 4
-_MOMENT = 5  # seconds between a plan and the start of what was planned, on a busy machine
 HOME_SIZE = "48m"  # of the file system that holds the home, so that it can be filled
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-
-# Every card it finds, locked on a descriptor that all later processes of the sandbox inherit.
-ORACLE = """
-n=3
-for node in /dev/simgpu*; do
-  [ -e "$node" ] || {{ echo "$DIBS_SANDBOX no-card $(date +%s)" >>/locks/violations; exit 78; }}
-  name=${{node##*/}}
-  eval "exec $n>>/locks/$name.lock"
-  /tools/ld.so --library-path /tools /tools/flock -n $n || {{
-    echo "$DIBS_SANDBOX $name $(date +%s)" >>/locks/violations
-    exit 77
-  }}
-  n=$((n+1))
-  names="$names $name"
-done
-echo "$DIBS_SANDBOX$names" >>/locks/served
-exec sleep {seconds}
-"""
 
 # `dibs` on a machine whose clock is set while it works: nothing else changes, since nobody sets the others.
 JUMP = """
@@ -93,9 +73,8 @@ class Storm:
         self.ends: Counter[int] = Counter()
         self.words: Counter[str] = Counter()
         self.did: Counter[str] = Counter()
-        self.by_hand: dict[str, str] = {}  # sandboxes whose container was started behind dibs' back → the container
+        self.oracle = Oracle(self.locks)
         self.forged: set[str] = set()  # containers of a stranger, under whatever name by now
-        self.begun_by_hand: list[tuple[int, str]] = []  # when, and which card it has
         self.broken: list[str] = []
         self.began = time.monotonic()
         self.journal: list[str] = []
@@ -123,7 +102,7 @@ class Storm:
             words += ["--image", images.REFERENCE, "--clean-env"]
         if detach:
             words += ["--detach", "--ttl", f"{self.dice.randint(2, 25)}s"]
-        return [*words, "--", "sh", "-c", ORACLE.format(seconds=f"{seconds:.2f}")]
+        return [*words, "--", "sh", "-c", SCRIPT.format(seconds=f"{seconds:.2f}")]
 
     def start(self, prefix: tuple[str, ...] = (), how: tuple[str, ...] = ("-m", "dibs")) -> subprocess.Popen[bytes]:
         detach = self.dice.random() < 0.3
@@ -148,7 +127,7 @@ class Storm:
             self.ends[client.returncode] += 1
             if said:
                 self.words[f"{client.returncode}: {said.strip().splitlines()[-1][-160:]}"] += 1
-            if "Traceback" in said:
+            if "Traceback" in said or client.returncode == 99:  # an error without a code of its own
                 self.broken.append(f"{client.returncode}: {said[-3000:]}")
         self.clients = left
 
@@ -161,37 +140,7 @@ class Storm:
             self.broken.append(f"dibs {' '.join(words)}: {done.stderr.decode(errors='replace')[-3000:]}")
         return done
 
-    # --- the oracle
-
-    def violations(self) -> list[str]:
-        try:
-            lines = (self.locks / "violations").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [line for line in lines if not self._caused_by_hand(*line.split(" "))]
-
-    def _caused_by_hand(self, sandbox: str, card: str, at: str) -> bool:
-        """A container that is started by hand takes its card at that moment, whoever is being given that card then."""
-        if sandbox in self.by_hand:
-            return True  # it is the one that was started on a card that is another's by now
-        return any(card == taken and 0 <= int(at) - begun <= _MOMENT for begun, taken in self.begun_by_hand)
-
-    def excused(self) -> list[str]:
-        """Collisions with a container that was started by hand, on its own card and at that moment."""
-        try:
-            lines = (self.locks / "violations").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [line for line in lines if self._caused_by_hand(*line.split(" "))]
-
-    def _served(self) -> list[list[str]]:
-        try:
-            return [line.split() for line in (self.locks / "served").read_text().splitlines()]
-        except FileNotFoundError:
-            return []
-
-    def served(self) -> int:
-        return len(self._served())
+    # --- who holds what
 
     def given_away(self) -> list[str]:
         """Cards that `dibs gpus` calls free though a process holds their lock, whoever started it."""
@@ -209,19 +158,13 @@ class Storm:
             return set()
         return {file.rpartition("/")[2].removesuffix(".lock") for file in files if file.endswith(".lock")}
 
+    def inside(self) -> dict[int, str]:
+        """Processes of sandboxes, whatever became of these."""
+        return {pid: _line(pid) for pid in _pids() if self._ours(pid)}
+
     def holders(self) -> dict[int, str]:
         """Processes that hold a lock of the oracle now."""
-        needle = str(self.locks)
-        found = {}
-        for pid in _pids():
-            try:
-                files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            except OSError:
-                continue
-            locked = any(file.startswith((needle, "/locks/")) and file.endswith(".lock") for file in files)
-            if locked and self._ours(pid):
-                found[pid] = _line(pid)
-        return found
+        return {pid: line for pid, line in self.inside().items() if self._cards(pid)}
 
     def _ours(self, pid: int) -> bool:
         """Whether /locks of this process is our folder."""
@@ -359,18 +302,19 @@ class Storm:
         return False
 
     def fill_the_disk(self) -> bool:
-        ballast = self.home.state / "ballast"
-        try:
-            with ballast.open("wb") as file:
-                while True:
-                    file.write(bytes(1 << 16))
-        except OSError:
-            pass
-        time.sleep(self.dice.uniform(0.2, 2.0))
+        """To the last byte; the room that dibs keeps for itself is taken as soon as it is given up."""
+        filler = self.home.state / "filler"
+        until = time.monotonic() + self.dice.uniform(0.2, 2.0)
+        with filler.open("wb", buffering=0) as file:
+            while time.monotonic() < until:
+                try:
+                    file.write(bytes(1 << 12))
+                except OSError:
+                    time.sleep(0.01)
         read = self.dibs("gpus")
         if read.returncode not in (0, 86):
-            self.broken.append(f"dibs gpus on a full disk: {read.returncode} {read.stderr.decode()[-500:]}")
-        ballast.unlink()
+            self.broken.append(f"dibs gpus on a full disk: {read.returncode} {read.stderr.decode()[-1500:]}")
+        filler.unlink()
         return True
 
     # --- the engine
@@ -404,13 +348,11 @@ class Storm:
             return False
         labels = one.get("Labels") or {}
         assert isinstance(labels, dict)
-        sandbox = str(labels.get("dibs.sandbox", ""))
-        self.by_hand[sandbox] = str(one["Id"])
-        cards = {card for line in self._served() if line[0] == sandbox for card in line[1:]}
-        # Of what ended before it had told which cards it has, any may be its own.
-        now = int(time.time())
-        self.begun_by_hand += [(now, card) for card in cards or {f"simgpu{number}" for number in range(CARDS)}]
-        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{one['Id']}/start")
+        identity = str(one["Id"])
+        sandbox = "" if identity in self.forged else str(labels.get("dibs.sandbox", ""))
+        asked = now()
+        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{identity}/start")
+        self.oracle.by_hand.append(ByHand(identity, sandbox, asked, now()))
         return status in (204, 304)
 
     def forge_labels(self) -> bool:
@@ -453,15 +395,11 @@ class Storm:
         if not self.engine.answers():
             self.engine.start()
         self.broken += self.given_away()
-        for one in self.engine.containers():
-            if one["Id"] in self.forged or self._by_hand(one):
-                self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
-        self._end_by_hand()
+        self._end_strangers()
         for sandbox in self._live():
             done = self.dibs("sandbox", "rm", sandbox)
             if done.returncode:
                 self.words[f"rm: {done.stderr.decode(errors='replace').strip()[-300:]}"] += 1
-        self._remove_reported()
         deadline = time.monotonic() + seconds
         while left := self._left():
             if time.monotonic() > deadline:
@@ -472,26 +410,21 @@ class Storm:
         self.strangers.clear()
         return left
 
-    def _remove_reported(self) -> None:
-        """Containers that no ledger knows any more: dibs names them as holders, and their owner removes them."""
-        with Workloads(self.home) as service:
-            told = " ".join(f"{state.state} {state.note}" for state in service.devices()[1])
+    def _end_strangers(self) -> None:
+        """What the storm itself has made or started goes, by hand as well: its engine may have forgotten that it runs,
+        or fail to remove it."""
+        strangers = self.forged | {one.container for one in self.oracle.by_hand}
         for one in self.engine.containers():
-            name = str(one["Names"][0]).lstrip("/")  # type: ignore[index]
-            if one["State"] == "running" and name in told:
-                self.engine.api("DELETE", f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0")
-
-    def _end_by_hand(self) -> None:
-        """What was started by hand, and forgotten by its engine since, is ended by hand as well."""
-        for pid in self.holders():
-            if any(container in _groups(pid) for container in self.by_hand.values()):
-                self.journal.append(f"        ended by hand: {pid}, in {_groups(pid).split()[-1]}")
+            if one["Id"] in strangers:
+                path = f"{self.engine.prefix}/containers/{one['Id']}?force=true&timeout=0"
+                status, said = self.engine.api("DELETE", path)
+                if status not in (200, 204, 404):
+                    self.journal.append(f"        {one['Names']} {one['State']}: {status} {said}")
+        for pid in _pids():
+            container = next((one for one in strangers if one in _groups(pid)), None)
+            if container is not None:
+                self.journal.append(f"        ended by hand: {pid} {_line(pid)} of {container[:12]}")
                 _signal(pid, signal.SIGKILL)
-
-    def _by_hand(self, one: dict[str, object]) -> bool:
-        labels = one.get("Labels") or {}
-        assert isinstance(labels, dict)
-        return any(str(value) in self.by_hand for value in labels.values())
 
     def _live(self) -> list[str]:
         with Workloads(self.home) as service:
@@ -502,10 +435,10 @@ class Storm:
             left = [f"lease {lease.id}" for lease in service.leases()]
             left += [f"sandbox {row.id} {row.state}" for row in service.sandboxes()]
             left += [f"ticket {ticket.id}" for ticket in service.queue()]
-        left += [f"holder {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in self.holders().items()]
-        left += [f"process {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in self.processes().items()]
+        found = {**self.processes(), **self.inside()}
+        left += [f"process {pid}: {line} in {_groups(pid).split()[-1:]}" for pid, line in found.items()]
         left += [
-            f"container {one['Names']} {one['State']}"
+            f"container {one['Id']} {one['Names']} {one['State']} {one.get('Labels')}"
             for one in self.engine.containers()
             if one["State"] in ("running", "paused", "restarting")
         ]

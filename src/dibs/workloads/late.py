@@ -1,8 +1,11 @@
 """Containers that an engine makes after the process that asked for them has been killed.
 
-A request that the engine has heard is carried out, whoever is still there to read the answer. So when `reconcile` has
-found nothing of a creation whose creator is gone, there may be something a moment later. It notes that here, and for a
-while whoever reconciles looks once more. What is made so late never runs: nobody starts it.
+A request that the engine has heard is carried out, even if its client is gone before the answer. So when `reconcile`
+has found nothing of a creation whose creator is gone, there may be something a moment later. It notes that here, and
+for a while each reconciliation looks once more. What is made so late never runs: nothing starts it.
+
+A note is a file named after the sandbox, "docker 1234.5": the backend, and when it was noted, in seconds since the
+machine's start.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from pathlib import Path
 
 from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable, StateError
-from dibs.home import Home, write_private
+from dibs.home import Home, no_room, write_private
+from dibs.process import boottime
 from dibs.workloads.registry import Registry
 
 LATE = 300.0  # seconds in which an engine has surely done what it was asked for; a look after that is the last one
-PAUSE = 2.0  # seconds between two looks, whoever looks
+PAUSE = 2.0  # seconds between two looks, by any process
 
 
 def expect(home: Home, backend: str, sandbox_id: str) -> None:
@@ -25,11 +29,12 @@ def expect(home: Home, backend: str, sandbox_id: str) -> None:
     folder = _folder(home)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(folder / sandbox_id, backend)
+        write_private(folder / sandbox_id, f"{backend} {boottime()!r}")
     except OSError as error:
         raise StateError(
-            f"what an engine may still make cannot be noted: {error.strerror}", field="DIBS_HOME", value=str(folder),
-            code="STATE_FOLDER_UNUSABLE", remedy="make room there, or set DIBS_HOME to a folder that you can write to",
+            f"what an engine may still make cannot be noted: {(error.strerror or str(error)).lower()}",
+            field="DIBS_HOME", value=str(folder), code="DISK_FULL" if no_room(error) else "STATE_FOLDER_UNUSABLE",
+            remedy="make room there, or set DIBS_HOME to a folder that you can write to",
         ) from error  # fmt: skip
 
 
@@ -44,28 +49,42 @@ def sweep(home: Home, registry: Registry) -> None:
         return
     for name in names:
         try:
-            backend, noted = (folder / name).read_text(), (folder / name).stat().st_mtime
-            if not backend:
-                continue  # it is being written
-            registry.get(backend).discard(Handle(backend, name, str(home.sandbox(name))))
+            backend, noted = _read(folder / name)
+            if backend:
+                registry.get(backend).discard(Handle(backend, name, str(home.sandbox(name))))
         except (BackendUnavailable, FileNotFoundError):
-            continue  # the engine is away, or somebody else was done with it
-        if time.time() - noted > LATE:
+            continue  # the engine is away, or another process was done with it
+        if not 0 <= boottime() - noted <= LATE:  # long ago, or before the machine was started
             (folder / name).unlink(missing_ok=True)
 
 
+def _read(note: Path) -> tuple[str, float]:
+    """The backend and when it was noted. Without a backend it is being written; if it stays so, its writer was killed:
+    the sandbox is still in the ledger, and is noted anew."""
+    backend, _, noted = note.read_text().partition(" ")
+    age = time.time() - note.stat().st_mtime
+    return backend, float(noted) if noted else boottime() - max(0.0, age)
+
+
 def _my_turn(folder: Path) -> bool:
-    """Many may reconcile at once; one of them looks."""
+    """Many may reconcile at once; one of them looks. Without room for its mark each of them does."""
     mark = folder / ".looked"
     try:
-        if time.time() - mark.stat().st_mtime < PAUSE:
+        if abs(time.time() - mark.stat().st_mtime) < PAUSE:  # the clock may have been set back since
             return False
     except FileNotFoundError:
-        pass  # nobody has yet
-    mark.touch()
+        pass  # the first look
+    try:
+        mark.touch()
+    except OSError as error:
+        if not no_room(error):
+            raise StateError(
+                f"the state folder cannot be written: {(error.strerror or str(error)).lower()}", field="DIBS_HOME",
+                value=str(folder), code="STATE_FOLDER_UNUSABLE", remedy="check the permissions of the folder",
+            ) from error  # fmt: skip
     return True
 
 
 def _folder(home: Home) -> Path:
-    """One for each user of a home that several share: whoever has noted something can also look after it."""
+    """One for each user of a home that several share: who has noted something may also remove it."""
     return home.state / f"late-{os.getuid()}"

@@ -128,7 +128,12 @@ def _fate_of_unfinished(ledger: Ledger, row: SandboxRow, registry: Registry) -> 
         except BackendUnavailable:
             return None  # something of it may still be there
         if scheduler_of(backend) is None:
-            late.expect(registry.home, row.backend, row.id)
+            try:
+                late.expect(registry.home, row.backend, row.id)
+            except StateError as error:
+                if error.code != "DISK_FULL":
+                    raise
+                return None  # without that note nothing would look for it again: it stays booked until there is room
     return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
 
 

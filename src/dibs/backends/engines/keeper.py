@@ -48,10 +48,14 @@ def record(folder: str, reason: str) -> None:
     path = os.path.join(folder, "ending")
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except (FileExistsError, FileNotFoundError):
-        return  # somebody else has, or the sandbox was removed
-    os.write(fd, f"{reason} {time.time()!r}".encode())
-    os.close(fd)
+    except OSError:
+        return  # it has been said, the sandbox was removed, or the disk is full: the end matters more
+    try:
+        os.write(fd, f"{reason} {time.time()!r}".encode())
+    except OSError:
+        os.unlink(path)
+    finally:
+        os.close(fd)
 
 
 def first_process(folder: str) -> tuple[int, bytes] | None:

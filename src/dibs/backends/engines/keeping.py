@@ -25,6 +25,7 @@ from dibs.backends.engines.cgroups import groups_of
 from dibs.backends.port import Handle
 from dibs.descriptors import closing
 from dibs.errors import StateError
+from dibs.home import no_room
 from dibs.process import ProcessName, absent, boottime, name_of
 
 _NAME = msgspec.json.Decoder(ProcessName)
@@ -41,8 +42,16 @@ def write(folder: Path, name: str, text: str) -> None:
         draft.write_text(text)
         draft.replace(folder / name)
     except OSError as error:
-        reason = f"the sandbox's folder cannot be written: {error.strerror}"
-        raise StateError(reason, field="folder", value=str(folder)) from error
+        draft.unlink(missing_ok=True)
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> StateError:
+    full = no_room(error)
+    return StateError(
+        f"the sandbox's folder cannot be written: {(error.strerror or str(error)).lower()}", field="folder",
+        value=str(folder), code="DISK_FULL" if full else "", remedy="free some space" if full else "",
+    )  # fmt: skip
 
 
 def read(folder: Path, name: str) -> str:
@@ -110,13 +119,25 @@ def init_of(folder: Path) -> ProcessName | None:
 
 
 def ask_end(folder: Path, reason: str) -> None:
-    """Say why the end is asked for; the first who does is heard. A folder that is gone needs no reason."""
+    """Say why the end is asked for; the first who does is heard. A folder that is gone needs no reason, and on a full
+    disk the end matters more than its reason."""
+    path = folder / "ending"
     try:
-        fd = os.open(folder / "ending", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except (FileExistsError, FileNotFoundError, NotADirectoryError):
         return
-    with os.fdopen(fd, "w") as file:
-        file.write(f"{reason} {time.time()!r}")
+    except OSError as error:
+        if no_room(error):
+            return
+        raise _unwritable(folder, error) from error
+    try:
+        os.write(fd, f"{reason} {time.time()!r}".encode())
+    except OSError as error:
+        path.unlink(missing_ok=True)  # who asks next may have room for it
+        if not no_room(error):
+            raise _unwritable(folder, error) from error
+    finally:
+        os.close(fd)
 
 
 def ending(folder: Path) -> tuple[str, float] | None:
@@ -127,9 +148,16 @@ def ending(folder: Path) -> tuple[str, float] | None:
         return None  # it is being written: the end is not there yet
 
 
-def note_gone(folder: Path, reason: str) -> None:
-    """Its processes are proved gone, whatever the engine says of it."""
-    write(folder, "gone", f"{reason} {time.time()!r}")
+def note_gone(folder: Path, reason: str) -> tuple[str, float]:
+    """Its processes are proved gone, whatever the engine says of it: why, and when. Without room for a note that is
+    proved again the next time."""
+    proved = reason, time.time()
+    try:
+        write(folder, "gone", f"{reason} {proved[1]!r}")
+    except StateError as error:
+        if error.code != "DISK_FULL":
+            raise
+    return proved
 
 
 def gone(folder: Path) -> tuple[str, float] | None:

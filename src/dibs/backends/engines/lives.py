@@ -91,8 +91,8 @@ class Lives(Engine):
             if error.code in AWAY or not started or absence.left(folder, handle.data.get("container", "")):
                 return Status(Phase.UNKNOWN, detail=str(error))
             if time.monotonic() > deadline:
-                keeping.note_gone(folder, "lost")
-                continue
+                proved = keeping.note_gone(folder, "lost")
+                break
             time.sleep(0.1)
             try:
                 self._document(handle)
@@ -129,8 +129,7 @@ class Lives(Engine):
             if absence.left(folder, identity):
                 return told
             if time.monotonic() > deadline:
-                keeping.note_gone(folder, "lost")
-                return Status(Phase.EXITED, _proved(keeping.gone(folder) or ("lost", time.time())))
+                return Status(Phase.EXITED, _proved(keeping.note_gone(folder, "lost")))
             time.sleep(0.05)
             state = self._state(handle) or {}
             if states.PHASES.get(str(state.get("Status", "")).lower()) not in (Phase.RUNNING, Phase.PAUSED):

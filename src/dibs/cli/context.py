@@ -128,8 +128,9 @@ def export() -> None:
     """Tell another tool's client to use dibs.
 
     \b
-    Example:
+    Examples:
       dibs context export openshell
+      dibs context export kubeflow
     """
 
 
@@ -163,3 +164,34 @@ def export_openshell(name: str, url: str, token_file: str, ca_file: str, certifi
     click.echo(f"{done.name} ({done.endpoint}) is the active gateway of OpenShell's SDK now")
     if done.before:
         click.echo(f"it was {done.before} before; `echo {done.before} > {done.files[-1]}` goes back")
+
+
+@export.command(name="kubeflow")
+@click.option("--name", default="dibs", metavar="NAME", help="What the context is called. Default: dibs.")
+@click.option("--url", default="", metavar="URL", help="http(s)://host:port. Default: your gateway's.")
+@click.option("--token-file", default="", metavar="FILE", help="A file with the token. Default: your gateway's own.")
+@click.option("--ca-file", default="", metavar="FILE", help="Trust this authority, for https.")
+@click.option("--namespace", default="", metavar="NAME", help="Default: the tenant of the token.")
+@click.option("--file", default="", metavar="FILE", help="Where to write it. Default: kubeconfig in the state folder.")
+def export_kubeflow(name: str, url: str, token_file: str, ca_file: str, namespace: str, file: str) -> None:
+    """Write a kubeconfig with which the Kubeflow SDK and kubectl use a gateway of dibs.
+
+    It is a file of its own, readable by you alone; your other kubeconfigs stay as they are.
+
+    \b
+    Examples:
+      dibs context export kubeflow
+      dibs context export kubeflow --url https://lab.example --ca-file ca.crt --token-file ~/.token
+    """
+    from dibs.home import find_home
+    from dibs.remote.kubeflow import export
+    from dibs.remote.target import check_name
+
+    check_name(name)
+    done = export(
+        find_home(), name=name, url=url, token_file=token_file, ca_file=ca_file, namespace=namespace, file=file
+    )
+    click.echo(f"wrote {done.path}")
+    click.echo(f"export KUBECONFIG={done.path}  # {done.server}, namespace {done.namespace}")
+    if done.tokenless:
+        click.echo("the SDK sends the token over http; kubectl does so only over https")

@@ -183,7 +183,13 @@ def _tell(app: App) -> None:
     if tcp:
         # The token itself is not printed: this may be a log that others read.
         place = keep_own_token(gateway.settings, gateway.home)
-        domain = tcp[0].removeprefix("http://").replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - not a bind
+        (gateway.home.state / "gateway.address").write_text(_reachable(tcp[0]) + "\n")
+        domain = _reachable(tcp[0]).removeprefix("http://")
         lines.append(f'export OPEN_SANDBOX_DOMAIN={domain} OPEN_SANDBOX_API_KEY="$(cat {place})"')
     click.echo("\n".join(lines))
     sys.stdout.flush()
+
+
+def _reachable(url: str) -> str:
+    """The address as a client on this host would use it."""
+    return url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - not a bind

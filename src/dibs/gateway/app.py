@@ -1,6 +1,7 @@
 """The application: every surface on one Litestar app, behind one edge. `server` runs it, tests may call it in process.
 
-A surface is a module with `route_handlers()`. The native API is under /api/v1; OpenSandbox's is under /v1 and bare.
+A surface is a module with `route_handlers()`. The native API is under /api/v1; OpenSandbox's is under /v1 and bare;
+Kubeflow's is under /kubeflow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
 from dibs.errors import DibsError, Internal
-from dibs.gateway import execd, native, opensandbox
+from dibs.gateway import execd, kubeflow, native, opensandbox
 from dibs.gateway.as_user import HostRegistry, acting_for
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
@@ -153,7 +154,12 @@ def maker(settings: Settings, home: Home, *, host_service: bool) -> Callable[[],
 
 
 def _handlers() -> list[Any]:
-    return [*native.route_handlers(), *opensandbox.route_handlers(), *execd.route_handlers()]
+    return [
+        *native.route_handlers(),
+        *opensandbox.route_handlers(),
+        *execd.route_handlers(),
+        *kubeflow.route_handlers(),
+    ]
 
 
 def _refuse(request: Request[Any, Any, Any], error: DibsError) -> Response[bytes]:

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers. The native API answers RFC 9457 problems, OpenSandbox's surface `{code, message}`.
+"""Errors as HTTP answers: RFC 9457 problems (native), `{code, message}` (OpenSandbox), `Status` (Kubeflow).
 
 Every handler may raise a DibsError; `app` turns it into an answer here. Which form it gets is decided by the path, so
 that also a request that no handler saw (an unknown path, a wrong method, a missing token) gets the form of its API. No
@@ -73,6 +73,7 @@ TITLES: dict[str, str] = {
     "Refused": "the request is refused",
 }
 PROBLEM_TYPE = "application/problem+json"
+KUBEFLOW = "/kubeflow"
 _NATIVE = ("/api/", "/health", "/ready", "/version", "/metrics", "/openapi.json")
 
 
@@ -169,7 +170,21 @@ def body_of(error: DibsError, path: str, request_id: str) -> tuple[int, str, byt
     headers = error.headers if isinstance(error, Refused) else {}
     if is_native(path):
         return status_of(error), PROBLEM_TYPE, msgspec.json.encode(problem_data(error, request_id)), headers
+    if path == KUBEFLOW or path.startswith(f"{KUBEFLOW}/"):
+        data = _status_object(error, path)
+        return data["code"], "application/json", msgspec.json.encode(data), headers
     return status_of(error), "application/json", msgspec.json.encode(opensandbox_data(error)), headers
+
+
+def _status_object(error: DibsError, path: str) -> dict[str, Any]:
+    from dibs.gateway.kubeflow.status import status_object
+
+    words, problems = outward(error)
+    problems = tuple(
+        Problem(**{name: readable(value) for name, value in msgspec.to_builtins(problem).items()})
+        for problem in problems
+    )
+    return status_object(error, status_of(error), readable(words), problems, readable(path))
 
 
 def opensandbox_data(error: DibsError) -> dict[str, str]:
@@ -185,13 +200,6 @@ def request_id_of(request: Request[Any, Any, Any]) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-def problem_response(error: DibsError, request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The native answer: RFC 9457."""
-    headers = error.headers if isinstance(error, Refused) else {}
-    data = msgspec.json.encode(problem_data(error, request_id_of(request)))
-    return Response(data, status_code=status_of(error), media_type=PROBLEM_TYPE, headers=headers)
-
-
 def opensandbox_error(
     error: DibsError, request: Request[Any, Any, Any], *, status: int | None = None
 ) -> Response[bytes]:
@@ -204,9 +212,8 @@ def opensandbox_error(
 
 def answer(error: DibsError, request: Request[Any, Any, Any]) -> Response[bytes]:
     """In the form of the API that owns the path."""
-    if is_native(request.scope["path"]):
-        return problem_response(error, request)
-    return opensandbox_error(error, request)
+    status, media_type, data, headers = body_of(error, request.scope["path"], request_id_of(request))
+    return Response(data, status_code=status, media_type=media_type, headers=headers)
 
 
 def from_http(error: HTTPException) -> DibsError:

@@ -1,4 +1,4 @@
-"""Named things that a facade keeps beside sandboxes: workspaces and templates of OpenShell's API.
+"""Named things that a facade keeps beside sandboxes: workspaces and templates of OpenShell's API, runtimes of jobs.
 
 They are few and small, so they are values of the ledger (its table `settings`) and have no table of their own. The
 ledger does not know what is in them. A kind, a tenant and a name are unique together.
@@ -16,13 +16,14 @@ from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import decoded, encode
 
 
-class ObjectRow(msgspec.Struct, frozen=True):
+class ObjectRow(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     kind: str
     tenant: str
     name: str
     body: str
     created_at: float
+    version: int = 1
 
 
 _ROW = msgspec.json.Decoder(ObjectRow)
@@ -55,6 +56,22 @@ class Objects(Beside):
         start = f"object/{kind}/" if tenant is None else f"object/{kind}/{tenant}/"
         rows = self._db.rows("SELECT value FROM settings WHERE key LIKE :start", start=f"{start}%")
         return sorted((decoded(_ROW, row["value"], "object") for row in rows), key=lambda row: (row.tenant, row.name))
+
+    def change(self, before: ObjectRow, body: str) -> ObjectRow:
+        """Replace the body of one, if it is still as it was read. Raises Conflict (MODIFIED) if it is not."""
+        row = msgspec.structs.replace(before, body=body, version=before.version + 1)
+        with self._joined():
+            done = self._db.execute(
+                "UPDATE settings SET value = :value WHERE key = :key AND value = :before",
+                value=encode(row), key=_key(row.kind, row.tenant, row.name), before=encode(before),
+            )  # fmt: skip
+            if not done:
+                raise Conflict(
+                    "it was changed or removed meanwhile", field="name", value=row.name, code="MODIFIED",
+                    remedy="read it again, and change that",
+                )  # fmt: skip
+            self.note(f"{row.kind}.changed", detail=row.name)
+        return row
 
     def remove(self, kind: str, tenant: str, name: str) -> bool:
         """Whether it was there."""

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dibs.errors import InvalidRequest, NotFound, StateError
+from dibs.errors import InvalidRequest, NotFound
 from dibs.home import Home
+from dibs.remote import files
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -43,22 +44,24 @@ def export(
     """Write them. Without a URL, for the gateway that this user has started last, with its own token."""
     endpoint = url or _running(home)
     _check(endpoint, bool(ca_file), certificate, key)
-    token = "" if certificate and not token_file else _read(token_file or str(home.state / "gateway.token"), "token")
+    token = (
+        "" if certificate and not token_file else files.read(token_file or str(home.state / "gateway.token"), "token")
+    )
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "openshell"
     place = folder / "gateways" / name
     active = folder / "active_gateway"
     before = active.read_text().strip() if active.is_file() else ""
     metadata = {"gateway_endpoint": endpoint, **({"auth_mode": "oidc"} if token else {})}
-    files = {place / "metadata.json": json.dumps(metadata, indent=2) + "\n"}
+    written = {place / "metadata.json": json.dumps(metadata, indent=2) + "\n"}
     if token:
-        files[place / "oidc_token.json"] = json.dumps({"access_token": token}) + "\n"
+        written[place / "oidc_token.json"] = json.dumps({"access_token": token}) + "\n"
     for source, kept in ((ca_file, "ca.crt"), (certificate, "tls.crt"), (key, "tls.key")):
         if source:
-            files[place / "mtls" / kept] = _read(source, kept) + "\n"
-    files[active] = f"{name}\n"
-    for path, text in files.items():
-        _write(path, text)
-    return Exported(name, endpoint, tuple(str(path) for path in files), "" if before == name else before)
+            written[place / "mtls" / kept] = files.read(source, kept) + "\n"
+    written[active] = f"{name}\n"
+    for path, text in written.items():
+        files.write(path, text)
+    return Exported(name, endpoint, tuple(str(path) for path in written), "" if before == name else before)
 
 
 def _running(home: Home) -> str:
@@ -88,28 +91,3 @@ def _check(endpoint: str, authority: bool, certificate: str, key: str) -> None:
         raise InvalidRequest(
             "certificates are for https", field="url", value=endpoint, code="URL_INVALID", remedy="give an https URL"
         )
-
-
-def _read(path: str, what: str) -> str:
-    try:
-        return Path(path).expanduser().read_text().strip()
-    except OSError as error:
-        raise StateError(
-            f"it cannot be read: {error.strerror}", field=what, value=path, code="STATE_FOLDER_UNUSABLE",
-            remedy="check the path and its permissions",
-        ) from error  # fmt: skip
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        draft.replace(path)
-    except OSError as error:
-        raise StateError(
-            f"it cannot be written: {error.strerror}", field="file", value=str(path), code="STATE_FOLDER_UNUSABLE",
-            remedy="check the permissions of the folder",
-        ) from error  # fmt: skip

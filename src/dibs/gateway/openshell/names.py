@@ -1,24 +1,17 @@
-"""Names and labels as OpenShell has them: what a name may be, names that are made up, label selectors. Pure."""
+"""Names and labels as OpenShell has them: what a name may be, names that are made up. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Mapping
 
-from dibs.errors import InvalidRequest, Problem, quoted
+from dibs.errors import Problem, quoted
 
 LONGEST_NAME = 19  # a name is part of a routable host name there
 LONGEST_WORKSPACE = 63
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
-_TERM = re.compile(
-    r"\s*(?:(?P<absent>!)\s*(?P<gone>[^\s=!,()]+)"
-    r"|(?P<key>[^\s=!,()]+)\s*(?:(?P<op>==|=|!=)\s*(?P<value>[^\s=!,()]*)"
-    r"|\s(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)",
-    re.ASCII,
-)
 
 
 def name_problem(text: str, field: str, longest: int = LONGEST_NAME) -> Problem | None:
@@ -37,36 +30,3 @@ def made_up(seed: str = "") -> str:
         for place, byte in enumerate(data[:12])
     ]
     return "".join(letters[:6]) + "-" + "".join(letters[6:])
-
-
-def selector(text: str, field: str = "label_selector") -> Callable[[Mapping[str, str]], bool]:
-    """A label selector, Kubernetes' grammar: `a=b,c!=d,e,!f,g in (x,y),h notin (z)`."""
-    tests: list[Callable[[Mapping[str, str]], bool]] = []
-    place = 0
-    while place < len(text):
-        match = _TERM.match(text, place)
-        if match is None or match.end() == place:
-            raise InvalidRequest(
-                "this is not a label selector", field=field, value=quoted(text)[1:-1], code="SELECTOR_INVALID",
-                remedy="write it as in team=red,tier!=test,gpu,!old,zone in (a,b)",
-            )  # fmt: skip
-        tests.append(_term(match))
-        place = match.end()
-    return lambda labels: all(test(labels) for test in tests)
-
-
-def _term(match: re.Match[str]) -> Callable[[Mapping[str, str]], bool]:
-    key, value = match["key"], match["value"]
-    if match["absent"]:
-        gone = match["gone"]
-        return lambda labels: gone not in labels
-    if match["set"]:
-        values = {one.strip() for one in match["values"].split(",")}
-        if match["set"] == "in":
-            return lambda labels: labels.get(key) in values
-        return lambda labels: labels.get(key) not in values
-    if match["op"] == "!=":
-        return lambda labels: labels.get(key) != value
-    if match["op"]:
-        return lambda labels: labels.get(key) == value
-    return lambda labels: key in labels

@@ -18,6 +18,7 @@ from dibs.gateway.opensandbox.views import DELETED
 from dibs.gateway.openshell import names, restarts, schema, services, templates, views
 from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
 from dibs.gateway.openshell.requests import Rules, exposure_problems, read_create, unknown, with_hidden
+from dibs.gateway.selectors import selector
 from dibs.gateway.state import Gateway
 from dibs.ledger.rows import SandboxRow
 from dibs.workloads.admission import Admitted, Asking
@@ -206,7 +207,7 @@ async def when_made(gateway: Gateway, place: Place, name: str) -> Any:
 
 
 async def list_(call: Call, request: Any) -> Any:
-    selects = names.selector(request.label_selector)
+    selects = selector(request.label_selector)
     size = page_size(request.page_size)
     after = _after(request.page_token)
     everywhere = request.workspace_scope.WhichOneof("selection") == "all_workspaces"

@@ -14,6 +14,7 @@ from dibs.gateway.openshell import names, schema, views
 from dibs.gateway.openshell.calls import DEFAULT, READ, WRITE, Call, Method, page_size
 from dibs.gateway.openshell.requests import Rules, read_create
 from dibs.gateway.openshell.workspaces import TEMPLATE, check_labels
+from dibs.gateway.selectors import selector
 from dibs.ledger.objects import ObjectRow, Objects
 from dibs.workloads.service import Workloads
 
@@ -84,7 +85,7 @@ async def get(call: Call, request: Any) -> Any:
 
 
 async def list_(call: Call, request: Any) -> Any:
-    selects = names.selector(request.label_selector)
+    selects = selector(request.label_selector)
     size = page_size(request.page_size)
     everywhere = request.workspace_scope.WhichOneof("selection") == "all_workspaces"
     place = None if everywhere else await call.place(request.workspace_scope)

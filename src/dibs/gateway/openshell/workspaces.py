@@ -13,6 +13,7 @@ import msgspec
 from dibs.errors import Conflict, InvalidRequest
 from dibs.gateway.openshell import names, schema, views
 from dibs.gateway.openshell.calls import ADMIN, DEFAULT, READ, Call, Method, page_size, unknown_workspace
+from dibs.gateway.selectors import selector
 from dibs.ledger.objects import Objects
 from dibs.ledger.tokens import Tokens
 from dibs.workloads.identity import HOST
@@ -73,7 +74,7 @@ async def get(call: Call, request: Any) -> Any:
 
 
 async def list_(call: Call, request: Any) -> Any:
-    selects = names.selector(request.label_selector)
+    selects = selector(request.label_selector)
     size = page_size(request.page_size)
     known = await call.gateway.pool.call(everything)
     if not call.who.sees_all:

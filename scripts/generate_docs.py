@@ -396,7 +396,6 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "NAMESPACE_MISMATCH": ("80", "an object names another namespace than the path that it was sent to"),
     "KIND_INVALID": ("80", "an object is of another kind than the path that it was sent to"),
     "MEDIA_TYPE_UNKNOWN": ("80", "a body or patch was sent in a form that is not read here"),
-    "PATCH_INVALID": ("80", "a JSON patch cannot be applied to the object"),
     "WATCH_EXPIRED": ("80", "a watch or list cannot go on from there: ask for the list again"),
     "WATCH_UNSUPPORTED": ("80", "a watch that begins with a list is not served"),
     "MODIFIED": ("88", "the object was changed since it was read"),

@@ -41,7 +41,7 @@ test: lint
 
 soak: $(STAMP)
 	@scripts/test-needs $(BIN)/python
-	DIBS_SOAK=1 $(BIN)/pytest -s tests/stress $(PYTEST_ARGS)
+	DIBS_SOAK=1 $(BIN)/pytest -s tests/stress tests/guest $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

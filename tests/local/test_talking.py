@@ -374,8 +374,8 @@ def test_a_sandbox_with_a_dead_process_that_nobody_asks_about_can_be_paused(benc
 def test_without_a_freezer_every_process_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     real = cgroups.make
 
-    def make(sandbox_id: str, limits: Limits) -> cgroups.Group:
-        group = real(sandbox_id, limits)
+    def make(sandbox_id: str, limits: Limits, keeper: Callable[[], int]) -> cgroups.Group:
+        group = real(sandbox_id, limits, keeper)
         return cgroups.Group(group.folders, "", group.oom)
 
     monkeypatch.setattr(cgroups, "make", make)

@@ -173,8 +173,8 @@ class LocalBackend:
         shim: helper.Program | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            group = cgroups.make(workload.id, workload.limits)
             shim = self._helpers.start("shim")
+            group = cgroups.make(workload.id, workload.limits, shim.pid)
             answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
@@ -545,6 +545,8 @@ def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgr
     if keeper is None or init is None:
         raise _setup_failed("it ended at once")
     data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
+    if group.scope:
+        data["scope"] = group.scope
     if workload.shm_bytes is not None:
         data["shm"] = "1"
     if powers:

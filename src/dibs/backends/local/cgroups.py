@@ -2,31 +2,32 @@
 
 `backend` asks whether a limit can be enforced, makes a sandbox's group before its first process, and reads the values
 back for the receipt; the shim joins it and removes it. Version 1 (a tree per controller) and version 2 (one tree) are
-told apart by trying, per controller, so that a hybrid host works too.
+told apart by trying, per controller, so that a hybrid host works too. Where an ordinary user may make no groups, the
+user's systemd may be able to (`scopes`).
 
 It must never let a limit pass that was not written and read back.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
 
+from dibs.backends.local import scopes
 from dibs.backends.port import Capability, Limits
 from dibs.backends.proc import unescape
 from dibs.errors import BackendUnavailable, Unsupported
 
 PARENT = "dibs"
-DELEGATED = (
-    "run dibs as root; or with systemd start it as: systemd-run --user --scope -p Delegate=yes -- dibs …;"
-    " or have root give you a group of cgroup version 2; or leave the limit out"
-)
 PERIOD = 100_000  # microseconds, the kernel's own default
 LONG_PERIOD = 1_000_000  # for shares so small that the quota would be under the kernel's least of 1 ms
 CONTROLLERS = ("cpu", "memory", "pids")
+LEAF = "others"  # where the processes of a group go that is to hand controllers on
 PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -37,6 +38,7 @@ class Tree(msgspec.Struct, frozen=True):
     folder: str = ""
     reason: str = ""
     remedy: str = ""
+    scope: str = ""  # the mount of version 2, where a scope of the user's systemd has to be started for each group
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class Group(msgspec.Struct, frozen=True):
     folders: tuple[str, ...] = ()
     freezer: str = ""  # "v1:FOLDER" or "v2:FOLDER"; made only when it is needed
     oom: str = ""
+    scope: str = ""  # the unit of the user's systemd that it is in, if any
 
 
 def read(path: str) -> str:
@@ -107,6 +110,7 @@ def tree(name: str) -> Tree:
 
 def _try(version: int, parent: str, controller: str) -> Tree:
     probe = f"{parent}/probe-{os.getpid()}"
+    made = not os.path.isdir(parent)
     try:
         os.makedirs(parent, exist_ok=True)
         if controller:
@@ -119,13 +123,26 @@ def _try(version: int, parent: str, controller: str) -> Tree:
         finally:
             os.rmdir(probe)
     except OSError as error:
-        return Tree(
-            version,
-            "",
-            f"no control group can be made in {os.path.dirname(parent)}: {(error.strerror or str(error)).lower()}",
-            DELEGATED if version == 2 else f"run dibs as root, or have root give you {parent} (mkdir, chown)",
-        )
+        if made:
+            remove([parent])
+        place = os.path.dirname(parent)
+        reason = f"no control group can be made in {place}: {(error.strerror or str(error)).lower()}"
+        return Tree(version, "", reason, _delegation(version, parent))
     return Tree(version, parent)
+
+
+def _delegation(version: int, parent: str) -> str:
+    """What root would have to do, in words that can be pasted."""
+    uid = os.getuid()
+    if version == 1:
+        return f"run dibs as root, or have root run: mkdir -p {parent} && chown {uid} {parent}"
+    place, group = os.path.dirname(parent), f"dibs-{uid}"
+    steps = (
+        f"cd {place}", "echo +cpu +memory +pids > cgroup.subtree_control", f"mkdir -p {group}/shell",
+        f"chown {uid} {group} {group}/shell {group}/cgroup.* {group}/shell/cgroup.procs",
+        f"echo {os.getppid()} > {group}/shell/cgroup.procs",
+    )  # fmt: skip
+    return f"run dibs as root, or have root run: {' && '.join(steps)}"
 
 
 def _join_and_leave(folder: str) -> None:
@@ -147,8 +164,30 @@ def _join_and_leave(folder: str) -> None:
 
 def _enable(folder: str, controller: str) -> None:
     path = f"{folder}/cgroup.subtree_control"
-    if controller not in read(path).split():
+    if controller in read(path).split():
+        return
+    if controller not in read(f"{folder}/cgroup.controllers").split():
+        raise OSError(errno.EOPNOTSUPP, f"the {controller} controller is not delegated to it")
+    try:
         write(path, f"+{controller}")
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _vacate(folder)
+        write(path, f"+{controller}")
+
+
+def _vacate(folder: str) -> None:
+    """A group that hands controllers on may hold no processes. In one that was delegated to us we may move them."""
+    leaf = f"{folder}/{LEAF}"
+    os.makedirs(leaf, exist_ok=True)
+    for _ in range(100):  # processes may fork meanwhile
+        pids = read(f"{folder}/cgroup.procs").split()
+        if not pids:
+            return
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                write(f"{leaf}/cgroup.procs", pid)
 
 
 def _version_2(point: str, controller: str) -> Tree:
@@ -160,17 +199,28 @@ def _version_2(point: str, controller: str) -> Tree:
         own = os.path.dirname(own)
     first = None
     for place in places:
+        if scopes.foreign(place):
+            continue
         found = _try(2, f"{place}/{PARENT}", controller)
         if found.folder:
             return found
         first = first or found
     assert first is not None
-    return first
+    if os.getuid() == 0 or not controller or PARENT != "dibs":  # the host service gives its users groups itself
+        return first
+    offer = scopes.offer(point)
+    if controller in offer.controllers:
+        return Tree(2, scope=point)
+    if offer.controllers:
+        reason, remedy = scopes.without(controller)
+        return Tree(2, "", reason, remedy)
+    # On a host with systemd the tree is systemd's: making groups in it by hand is no advice.
+    return Tree(2, "", offer.reason, f"{offer.remedy}; or leave the limit out") if offer.remedy else first
 
 
 def can_limit(name: str) -> Capability:
     found = tree(name)
-    return Capability(bool(found.folder), found.reason, found.remedy)
+    return Capability(bool(found.folder or found.scope), found.reason, found.remedy)
 
 
 def expected(limits: Limits) -> dict[str, int]:
@@ -190,35 +240,46 @@ def wanted(limits: Limits) -> list[str]:
     return [name for name, value in asked.items() if value is not None]
 
 
-def make(sandbox_id: str, limits: Limits) -> Group:
-    """The group of a sandbox with its limits written. On failure nothing is left."""
+def make(sandbox_id: str, limits: Limits, keeper: Callable[[], int]) -> Group:
+    """The group of a sandbox with its limits written. On failure nothing is left.
+
+    `keeper` is asked for the pid of the sandbox's shim where systemd has to start a scope for it.
+    """
     folders: dict[str, str] = {}
     made: list[str] = []
+    trees = {name: tree(name) for name in wanted(limits)}
+    scope = ""
     try:
-        for name in wanted(limits):
-            found = tree(name)
-            if not found.folder:
+        for name, found in trees.items():
+            if not (found.folder or found.scope):
                 raise Unsupported(found.reason, field=name, code="LIMIT_NOT_ENFORCEABLE", remedy=found.remedy)
-            folder = f"{found.folder}/{sandbox_id}"
+        in_scope = [name for name, found in trees.items() if found.scope]
+        if in_scope:
+            scope = scopes.start(sandbox_id, keeper(), trees[in_scope[0]].scope, in_scope)
+        for name, found in trees.items():
+            folder = f"{found.folder or scope}/{sandbox_id}"
             if folder not in made:
                 os.mkdir(folder)
                 made.append(folder)
             folders[name] = folder
-        _write_limits(limits, {name: (tree(name).version, folder) for name, folder in folders.items()})
+        _write_limits(limits, {name: (found.version, folders[name]) for name, found in trees.items()})
     except OSError as error:
         remove(made)
         raise BackendUnavailable(
             f"the control group cannot be made: {error.strerror}", field="limits", value=str(error.filename or "")
         ) from error
-    except Unsupported:
+    except (Unsupported, BackendUnavailable):
         remove(made)
         raise
     freezer = tree("freezer")
     oom = ""
     if "memory" in folders:
-        oom = folders["memory"] + ("/memory.oom_control" if tree("memory").version == 1 else "/memory.events")
+        oom = folders["memory"] + ("/memory.oom_control" if trees["memory"].version == 1 else "/memory.events")
     # The freezer's folder is made by the shim when it is needed: joining a group is slow, and pausing is rare.
-    return Group(tuple(made), f"v{freezer.version}:{freezer.folder}/{sandbox_id}" if freezer.folder else "", oom)
+    place = f"v{freezer.version}:{freezer.folder}/{sandbox_id}" if freezer.folder else ""
+    if scope and not place:
+        place = f"v2:{scope}/{sandbox_id}"
+    return Group(tuple(made), place, oom, scopes.unit_of(sandbox_id) if scope else "")
 
 
 def _write_limits(limits: Limits, places: dict[str, tuple[int, str]]) -> None:

@@ -45,7 +45,7 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
         user = users.inside(init, command.user)
         if os.getuid() == 0:  # anybody else can only be who it is
             spec += _as(*user)
-    return _enter(helpers, spec, command.command[0])
+    return _enter(helpers, handle, spec, command.command[0])
 
 
 def run_hook(helpers: Helpers, hook: Hook, handle: Handle, workload: Workload, *, privileged: bool) -> None:
@@ -60,7 +60,7 @@ def run_hook(helpers: Helpers, hook: Hook, handle: Handle, workload: Workload, *
         spec += [("program", hook.path), ("privileged", "1"), ("config", hooks.configuration("/").decode())]
     else:
         spec.append(("file", hook.path))
-    session = _enter(helpers, spec, hook.path)
+    session = _enter(helpers, handle, spec, hook.path)
     session.send(hooks.state(workload.id, "created", 1, bundle))
     session.end_of_input()
     said = b""
@@ -85,7 +85,7 @@ def run_hook(helpers: Helpers, hook: Hook, handle: Handle, workload: Workload, *
 def copy_in(helpers: Helpers, handle: Handle, archive: Iterator[bytes], path: str) -> None:
     reading, writing = os.pipe()
     try:
-        connection = helpers.enter(stdin=reading)
+        connection = helpers.enter(handle, stdin=reading)
     except DibsError:
         os.close(writing)
         raise
@@ -116,7 +116,7 @@ def copy_out(helpers: Helpers, handle: Handle, path: str) -> Iterator[bytes]:
     spec = [*_enter_spec(handle), ("mode", "out"), ("path", _inside(handle, path))]
     reading, writing = os.pipe()
     try:
-        connection = helpers.enter(stdout=writing)
+        connection = helpers.enter(handle, stdout=writing)
         connection.send(b"H", spec)
     except (DibsError, OSError):
         os.close(reading)
@@ -155,7 +155,7 @@ def _as(uid: int, gid: int) -> list[tuple[str, str]]:
 
 def connect(helpers: Helpers, handle: Handle, port: int) -> int:
     """The descriptor of a TCP connection to a port of the sandbox's own loopback."""
-    connection = helpers.enter()
+    connection = helpers.enter(handle)
     try:
         spec = [*_enter_spec(handle), ("mode", "connect"), ("port", str(port)), ("timeout", repr(CONNECT_TIMEOUT))]
         connection.send(b"H", spec)
@@ -179,8 +179,8 @@ def not_connected(port: int, number: int, reason: str) -> DibsError:
     )
 
 
-def _enter(helpers: Helpers, spec: list[tuple[str, str]], command: str) -> ShimSession:
-    connection = helpers.enter()
+def _enter(helpers: Helpers, handle: Handle, spec: list[tuple[str, str]], command: str) -> ShimSession:
+    connection = helpers.enter(handle)
     connection.send(b"H", spec)
     one = connection.next(None)
     if one is not None and one[0] == b"A":

@@ -16,7 +16,8 @@ import msgspec
 
 from dibs.backends.local.shim_client import Connection
 from dibs.backends.local.spawning import spawn, take_early
-from dibs.errors import BackendUnavailable
+from dibs.backends.port import Handle
+from dibs.errors import BackendUnavailable, DibsError
 
 
 class Program(msgspec.Struct):
@@ -24,6 +25,13 @@ class Program(msgspec.Struct):
 
     connection: Connection
     child: int = -1
+
+    def pid(self) -> int:
+        """The number of the program itself, which has left its child behind. Only before it is told what to do."""
+        answer = self.connection.ask(b"W")
+        if answer is None:
+            raise BackendUnavailable("a helper of the sandbox ended at once")
+        return int(answer["pid"])
 
     def reap(self) -> None:
         if self.child < 0:
@@ -59,7 +67,16 @@ class Helpers:
             raise BackendUnavailable(f"the sandbox's {module} cannot be started: {error.strerror}") from error
         return Program(Connection(socket.socket(fileno=fd)), pid)
 
-    def enter(self, stdin: int = -1, stdout: int = -1) -> Connection:
+    def enter(self, handle: Handle, stdin: int = -1, stdout: int = -1) -> Connection:
+        """Run `enter`, as a process that can join the groups of this sandbox."""
         program = self.start("enter", stdin=stdin, stdout=stdout)
         program.reap()
+        if scope := handle.data.get("scope"):
+            from dibs.backends.local import scopes
+
+            try:
+                scopes.attach(scope, handle.sandbox_id, program.pid())
+            except DibsError:
+                program.connection.close()
+                raise
         return program.connection

@@ -510,10 +510,16 @@ def become(child: tuple[int, int, int], tty: bool) -> None:
 
 
 def receive(sock: _socket.socket) -> bytes:
-    """The payload of the one frame that a spec is; empty if the other side is gone."""
+    """The payload of the one frame that a spec is; empty if the other side is gone.
+
+    Before it, the other side may ask who we are: our number is not that of the process which it has started.
+    """
     box = bytearray()
     while True:
         one = cut(box)
+        if one is not None and one[0] == b"W":
+            sock.sendall(frame(b"A", encode([("pid", str(os.getpid()))])))
+            continue
         if one is not None:
             return one[1]
         data = sock.recv(PIECE)

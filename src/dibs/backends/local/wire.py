@@ -5,7 +5,8 @@ A frame is one type byte, a length of four bytes (big endian) and the payload. P
 
     to the shim     H hello (mode: attach, wait) · I input · E end of input · C report how much of the input is read ·
                     D goodbye · S signal · R resize · N tell me when there is more log · Q status · T stop · P pause ·
-                    U resume · L put a line into the log · K keep until (another end of its time)
+                    U resume · L put a line into the log · K keep until (another end of its time) ·
+                    W which process are you (before anything else)
     from the shim   A answer · O stdout · 2 stderr · C bytes of input read · M more log · X exit · F failure (of an
                     exec or a copy)
     from `forker`   B the request was taken

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from dibs.backends.port import Exit, Output, Session
 from dibs.errors import DibsError, Unsupported
 
 PIECE = 32768  # a unix socket that can be written to at all takes this much at once
+STUCK = 1.0  # seconds; a session takes what it can take at once, so one that does not in this time is stuck
 POLL = 0.05  # seconds that a thread waits at a time for a session without a descriptor
 
 
@@ -111,6 +113,17 @@ class AsyncSession:
 
     async def signal(self, number: int) -> None:
         await self._order(lambda: self._session.signal(number))
+
+    async def kill(self) -> None:
+        """End the process. A signal does not get past input that the process does not take; then hanging up ends it."""
+        if not self._direct:
+            await self.signal(signal.SIGKILL)
+            return
+        try:
+            async with asyncio.timeout(STUCK):
+                await self.signal(signal.SIGKILL)
+        except TimeoutError:
+            self.abandon()
 
     async def resize(self, rows: int, columns: int) -> None:
         await self._order(lambda: self._session.resize(rows, columns))

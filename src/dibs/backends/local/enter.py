@@ -150,12 +150,14 @@ class Entered(keeper.Keeper):
     def drop(self, client: Client) -> None:  # noqa: ARG002
         """The session is over; the command is told as by a terminal that is closed, and may go on if it wants to.
 
+        One with input that it did not take is killed: it would see the end of its input too early, and may be stuck.
+
         It is waited for all the same. A sandbox does not end before the last of its dead is buried, and whoever takes
         orphans on this host may be slow at that, or never do it.
         """
         if self.process_fd >= 0:
             try:  # noqa: SIM105  # contextlib is not worth its memory here
-                os.killpg(self.process, keeper.SIGHUP)
+                os.killpg(self.process, keeper.SIGKILL if self.pending_input else keeper.SIGHUP)
             except ProcessLookupError:
                 pass
             os.closerange(3, MOST_DESCRIPTORS)  # its streams and its terminal are gone

@@ -77,6 +77,13 @@ class Connection:
             elif not self._take(0.0):
                 raise BrokenPipeError
 
+    def say_goodbye(self) -> None:
+        """Tell the other side that closing is meant. Where it does not read any more, closing must say it alone."""
+        try:
+            self.sock.send(frame(b"D", b""), socket.MSG_DONTWAIT)
+        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+            return
+
     def next(self, timeout: float | None) -> tuple[bytes, bytes] | None:
         """One frame, waiting for it; None at the end. Raises TimeoutError."""
         while True:
@@ -220,6 +227,6 @@ class ShimSession:
 
     def close(self) -> None:
         if not self._closed:
-            self._send(b"D")
             self._closed = True
+            self._connection.say_goodbye()
             self._connection.close()

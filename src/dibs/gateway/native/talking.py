@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from typing import Annotated, Any
 
 import msgspec
@@ -84,7 +83,7 @@ async def run(request: Ask) -> Response[bytes]:
             try:
                 return reply(await unless_gone(gone, _whole(session, asked, limit)))
             except (ClientGone, Timeout):
-                await session.signal(signal.SIGKILL)
+                await session.kill()
                 raise
 
 
@@ -167,10 +166,10 @@ async def talk(socket: Socket) -> None:
             try:
                 finished = await _converse(socket, session)
             except BaseException:
-                await session.signal(signal.SIGKILL)
+                await session.kill()
                 raise
             if not finished:
-                await session.signal(signal.SIGKILL)
+                await session.kill()
 
 
 @websocket(ROOT + "/{ref:str}/attach")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import grpc
 import msgspec
 
 from dibs.errors import InvalidRequest, NotFound
@@ -19,6 +20,8 @@ READ, WRITE, ADMIN = "sandboxes:read", "sandboxes:write", "admin"
 DEFAULT = "default"  # the workspace that is always there: the caller's own tenant
 LARGEST_PAGE = 1000
 _USUAL_PAGE = 100
+# What grpcio raises for a write to a call that has ended: the client is gone, its deadline is over, the server stops.
+_GONE = (grpc.aio.InternalError, grpc.aio.UsageError)
 
 
 class Method(NamedTuple):
@@ -57,7 +60,7 @@ class Call:
         """Write one answer of a stream. Waits while the client does not read; raises ClientGone when it is gone."""
         try:
             await self.context.write(message)
-        except Exception as error:
+        except _GONE as error:
             raise ClientGone from error
 
     async def place(self, scope: Any) -> Place:

@@ -27,6 +27,7 @@ from dibs.request.spec import SandboxSpec
 from dibs.workloads.service import Workloads
 
 TIMED_OUT = 124  # the exit code of a command that took longer than it may, as timeout(1) has it
+_KILLED = 128 + signal.SIGKILL
 _MOST_WORDS = 1024
 _LONGEST = 32 << 10  # bytes of one word or value
 _PIECE = 64 << 10  # bytes of output in one message
@@ -103,7 +104,7 @@ async def _session(call: Call, request: Any) -> AsyncIterator[AsyncSession]:
                 yield session
             finally:
                 if session.exit is None:
-                    await session.signal(signal.SIGKILL)
+                    await session.kill()
     except asyncio.CancelledError:
         raise
     except CommandFailed as error:
@@ -222,37 +223,54 @@ async def _next(call: Call) -> Any:
 
 
 async def _speak(call: Call, session: AsyncSession, limit: float | None) -> None:
-    """Output until the end, and the end itself. When its time is over, the process is killed."""
+    """Output until the end, and the end itself. When its time is over, the process is killed.
+
+    The time is kept apart from the writing: a client that does not read delays the answer, not the end of the process.
+    And a write that is cancelled halfway would leave the stream unable to carry the exit code.
+    """
+    alarm = asyncio.get_running_loop().create_task(_kill_after(session, limit)) if limit else None
     try:
-        async with asyncio.timeout(limit):
-            code = await _pass_on(call, session)
-    except TimeoutError:
-        await session.signal(signal.SIGKILL)
-        code = TIMED_OUT
+        code = await _pass_on(call, session, limit)
+    finally:
+        if alarm is not None:
+            await _end(alarm)
     last = schema.message("ExecSandboxEvent")()
     last.exit.exit_code = code
     await call.send(last)
 
 
-async def _pass_on(call: Call, session: AsyncSession) -> int:
+async def _kill_after(session: AsyncSession, limit: float) -> None:
+    await asyncio.sleep(limit)
+    await session.kill()
+
+
+async def _pass_on(call: Call, session: AsyncSession, limit: float | None) -> int:
+    """The exit code. TIMED_OUT when the time is over: what the process left running may hold its output open."""
     event = schema.message("ExecSandboxEvent")
-    while True:
-        for piece in await session.next():
+    loop = asyncio.get_running_loop()
+    until = None if limit is None else loop.time() + limit
+    late = False
+    while not late:
+        pieces = await session.next(None if until is None else max(0.0, until - loop.time()))
+        late = until is not None and loop.time() >= until
+        for piece in pieces:
             if isinstance(piece, Exit):
-                return piece.code
+                return TIMED_OUT if late and piece.code == _KILLED else piece.code
             assert isinstance(piece, Output)
             for start in range(0, len(piece.data), _PIECE):
                 message = event()
                 part = message.stdout if piece.stream == "stdout" else message.stderr
                 part.data = piece.data[start : start + _PIECE]
                 await call.send(message)
+    return TIMED_OUT
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    if not task.done():
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Have a task end, and wait until it has. What it failed with matters only to the one who awaits it."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
 
 
 METHODS = (

@@ -63,6 +63,9 @@ async def watch(call: Call, request: Any) -> None:
     if following:
         tasks.append(asyncio.get_running_loop().create_task(_follow_logs(call, place, request, row, lock)))
     try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if following and tasks[1].done():
+            tasks[1].result()  # raises if the log cannot be read; its end is no reason to stop
         await tasks[0]
         if following and request.stop_on_terminal:
             await tasks[1]

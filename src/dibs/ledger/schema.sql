@@ -223,3 +223,31 @@ CREATE TABLE heartbeats (
     beat        INTEGER NOT NULL,
     at          REAL NOT NULL
 );
+
+-- Training jobs. `spec` holds the objects that were submitted, with their values; `status` how far the job has come. `wanted` is
+-- what its user wants of it, `state` what is. Its ranks are sandboxes of the group that `status` names. `version` grows with
+-- every change of any job.
+CREATE TABLE jobs (
+    id          TEXT PRIMARY KEY,
+    domain      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    backend     TEXT NOT NULL,
+    state       TEXT NOT NULL CHECK
+                (state IN ('queued', 'creating', 'running', 'stopping', 'suspended', 'complete', 'failed')),
+    wanted      TEXT NOT NULL CHECK (wanted IN ('run', 'suspend', 'remove')),
+    uid         INTEGER NOT NULL,
+    username    TEXT NOT NULL,
+    tenant      TEXT NOT NULL,
+    owner       TEXT NOT NULL,
+    fence       INTEGER NOT NULL,
+    attended    INTEGER NOT NULL CHECK (attended IN (0, 1)),
+    spec        TEXT NOT NULL,
+    status      TEXT NOT NULL,
+    version     INTEGER NOT NULL,
+    created_at  REAL NOT NULL,
+    ended_at    REAL
+);
+
+CREATE UNIQUE INDEX jobs_live_name ON jobs (domain, tenant, uid, name) WHERE ended_at IS NULL;
+CREATE INDEX jobs_live ON jobs (domain, version) WHERE ended_at IS NULL;
+CREATE INDEX jobs_by_name ON jobs (domain, tenant, name, created_at);

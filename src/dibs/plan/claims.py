@@ -54,13 +54,16 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
     """Solve the request's claim. The decision, with the fate of every device."""
     from dibs.plan.planner import DevicePlan, Refusal
 
-    claim = claims.from_builtins(claim_of(request, "request"), ResourceClaim)
+    wanted = [
+        claims.from_builtins(claim_of(part, f"request-{number}"), ResourceClaim)
+        for number, part in enumerate(request.parts or (request,))
+    ]
     prepared = _prepared(world)
     node = Node(world.node)
     taken = _taken(request, world, blocked)
     allocator = Allocator(prepared, world.classes(), taken)
     try:
-        outcome = allocator.allocate(node, [claim])
+        outcome = allocator.allocate(node, wanted)
     except (BadClaim, BadPool, GaveUp) as failure:
         field = "where" if request.where else "claim"
         remedy = "mend the expression" if isinstance(failure, BadClaim) else "ask for less at once"
@@ -70,17 +73,27 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
     wishes = tuple(_wish(one, world, taken) for one in outcome.explanation.requests)
     if outcome.results is None:
         nobody = in_use(world.inventory, _unattachable(world))
-        waitable = Allocator(prepared, world.classes(), nobody).allocate(node, [claim]).results is not None
+        waitable = Allocator(prepared, world.classes(), nobody).allocate(node, wanted).results is not None
         return _refusal(request, wishes, outcome.explanation, waitable)
     given: dict[str, Device] = {}
     shares: dict[str, Share] = {}
-    results = outcome.results[0].devices.results
-    for result, device in zip(results, device_of(results, world.inventory), strict=True):
-        given[device.id] = device
-        if result.share_id is not None:
-            consumed = {name: quantity(amount).nanos for name, amount in result.consumed_capacity.items()}
-            shares[device.id] = Share(result.share_id, consumed)
-    return DevicePlan(tuple(given.values()), wishes, shares)
+    parts: list[tuple[str, ...]] = []
+    for one in outcome.results:
+        results = one.devices.results
+        mine = device_of(results, world.inventory)
+        parts.append(tuple(device.id for device in mine))
+        for result, device in zip(results, mine, strict=True):
+            given[device.id] = device
+            if result.share_id is not None:
+                consumed = {name: quantity(amount).nanos for name, amount in result.consumed_capacity.items()}
+                shares[device.id] = Share(result.share_id, consumed)
+    if sum(map(len, parts)) != len(given):
+        # Two parts of a group would share one device, and its booking could not say whose share is whose.
+        reason = "several of the group would get shares of one device"
+        remedy = "ask for whole devices, or start the sandboxes one by one"
+        problem = Problem("CLAIM_UNSOLVABLE", "claim", request.flags(), reason, remedy)
+        return Refusal((problem,), wishes, "InvalidRequest", waitable=False)
+    return DevicePlan(tuple(given.values()), wishes, shares, tuple(parts) if request.parts else ())
 
 
 _KEPT: list[tuple[object, str, object, claims.Inventory]] = []  # the last few, newest first

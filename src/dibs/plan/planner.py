@@ -65,6 +65,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     wishes: tuple[WishExplanation, ...] = ()
     shares: Mapping[str, Share] = {}
+    parts: tuple[tuple[str, ...], ...] = ()  # the ids of the devices of each part of the request, where it has parts
 
 
 class Refusal(msgspec.Struct, frozen=True):

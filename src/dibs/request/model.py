@@ -49,15 +49,16 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int | None = None
     pids: int | None = None
     allow_busy: bool = False
+    parts: tuple[Request, ...] = ()  # what several sandboxes want at once, each for itself; then nothing else is set
 
     @property
     def wants_devices(self) -> bool:
-        return bool(self.gpus or self.devices or self.claim)
+        return bool(self.gpus or self.devices or self.claim or self.parts)
 
     @property
     def needs_allocator(self) -> bool:
         """Whether it says more than the short forms can: then it is solved as a claim."""
-        return bool(self.where or self.claim)
+        return bool(self.where or self.claim or self.parts)
 
     def short(self) -> dict[str, Any]:
         """The short form; `parse_request` of it gives this request again."""
@@ -84,6 +85,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def flags(self) -> str:
         """The same as command-line flags, for a person."""
+        if self.parts:
+            counted: dict[str, int] = {}
+            for part in self.parts:
+                counted[part.flags()] = counted.get(part.flags(), 0) + 1
+            return " and ".join(f"{number} × ({flags})" if number > 1 else flags for flags, number in counted.items())
         words = [f"--gpu {wish}" for wish in self.gpus]
         words += [f"--device {name}" for name in self.devices]
         words += [f"--where '{expression}'" for expression in self.where]

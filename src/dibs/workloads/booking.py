@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ from dibs.ledger.store import Ledger
 from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
 from dibs.plan.quick import Free
 from dibs.process import myself
-from dibs.request.model import Request
+from dibs.request.model import GpuWish, Request
 from dibs.request.spec import SandboxSpec
 from dibs.settings import Quota
 from dibs.workloads.identity import Identity
@@ -303,23 +303,37 @@ class Booking:
 
 
 def together(requests: Sequence[Request]) -> Request:
-    """What the equal members of a group want as one: the queue and the planner see a group as this."""
-    first, size = requests[0], len(requests)
-    if size == 1:
-        return first
-    return msgspec.structs.replace(
-        first,
-        gpus=tuple(msgspec.structs.replace(wish, count=int(wish.count) * size) for wish in first.gpus),
-        cpu_millis=None if first.cpu_millis is None else first.cpu_millis * size,
-        memory_bytes=None if first.memory_bytes is None else first.memory_bytes * size,
-        pids=None if first.pids is None else first.pids * size,
-    )
+    """What the members of a group want as one: the queue and the planner see a group as this."""
+    if len(requests) == 1:
+        return requests[0]
+    wanting = [request for request in requests if request.wants_devices]
+    amounts: dict[str, Any] = {
+        name: sum(values) or None
+        for name in ("cpu_millis", "memory_bytes", "pids")
+        if (values := [getattr(request, name) or 0 for request in requests])
+    }
+    if any(request.needs_allocator or request.devices for request in wanting):
+        return Request(parts=tuple(_devices_only(request) for request in wanting), **amounts)
+    counts: dict[GpuWish, int] = {}
+    for request in wanting:
+        for wish in request.gpus:
+            kind = msgspec.structs.replace(wish, count=0)
+            counts[kind] = counts.get(kind, 0) + int(wish.count)
+    gpus = tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
+    return Request(gpus=gpus, allow_busy=any(request.allow_busy for request in requests), **amounts)
+
+
+def _devices_only(request: Request) -> Request:
+    return msgspec.structs.replace(request, cpu_millis=None, memory_bytes=None, pids=None)
 
 
 def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, ...]:
     """The plan of a whole group as the plans of its members, each with devices that fit each of its wishes."""
     if len(requests) == 1:
         return (plan,)
+    if plan.parts:
+        parts = iter(plan.parts)
+        return tuple(_part(plan, set(next(parts)) if request.wants_devices else set()) for request in requests)
     from dibs.plan.matching import assign, misfit
 
     wishes = [wish for request in requests for wish in request.gpus]
@@ -327,13 +341,16 @@ def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, .
     groups = assign([int(wish.count) for wish in wishes], fitting)
     if groups is None:  # the whole was planned for the same wishes
         raise AssertionError("a plan for a group cannot be divided among its members")
-    chosen, plans = iter(groups), []
-    for request in requests:
-        mine = {device.id for _ in request.gpus for device in next(chosen)}
-        devices = tuple(device for device in plan.devices if device.id in mine)
-        shares = {name: share for name, share in plan.shares.items() if name in mine}
-        plans.append(DevicePlan(devices, plan.wishes, shares))
-    return tuple(plans)
+    chosen = iter(groups)
+    return tuple(
+        _part(plan, {device.id for _ in request.gpus for device in next(chosen)}) for request in requests
+    )  # fmt: skip
+
+
+def _part(plan: DevicePlan, mine: set[str]) -> DevicePlan:
+    devices = tuple(device for device in plan.devices if device.id in mine)
+    shares = {name: share for name, share in plan.shares.items() if name in mine}
+    return DevicePlan(devices, plan.wishes, shares)
 
 
 def _without_values(spec: SandboxSpec) -> SandboxSpec:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,6 +38,9 @@ from dibs.workloads.listening import EVERYTHING, Listening
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
+
+if TYPE_CHECKING:
+    from dibs.workloads.jobs.keeping import Drivers
 
 _LOG = logging.getLogger("dibs.dispatcher")
 _QUICK = 0.05  # seconds between two looks while somebody waits
@@ -80,6 +84,7 @@ class Dispatcher:
         self._parked: dict[str, tuple[float, Run]] = {}  # what waits for somebody else, and until when it is left alone
         self._beats: dict[ProcessName, tuple[int | None, float]] = {}  # of the watcher alone: since when each is silent
         self._living: dict[tuple[str, str], Handle] = {}  # of the watcher alone
+        self._jobs: Drivers | None = None  # made when there is a first job
         self._threads = [threading.Thread(target=self._watch, name="dibs-watch", daemon=True)]
         self._threads += [
             threading.Thread(target=self._deliver_all, name=f"dibs-deliver-{number}", daemon=True)
@@ -243,6 +248,7 @@ class Dispatcher:
             nudged = True
         if nudged or changes != seen:
             self._serve_queue(workloads)
+            self._tend_jobs(workloads)
         if thorough:
             if ledger.clusters:
                 self._beat(workloads)
@@ -252,6 +258,18 @@ class Dispatcher:
             self._end_overdue(workloads)
             looked = now
         return changes, looked
+
+    def _tend_jobs(self, workloads: Workloads) -> None:
+        """Drive the training jobs that this gateway has accepted, or that a dead process has left behind."""
+        if self._jobs is None:
+            from dibs.ledger.jobs import JobBook
+
+            if not JobBook(workloads.ledger).any_live():
+                return
+            from dibs.workloads.jobs.keeping import Drivers
+
+            self._jobs = Drivers(self._make, self._stopping.is_set)
+        self._jobs.tend(workloads)
 
     def _any_gone(self, workloads: Workloads, listening: Listening) -> bool:
         """Whether the keeper of a sandbox has ended; those without one are their engine's, which is listened to. What a

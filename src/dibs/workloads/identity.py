@@ -7,11 +7,15 @@ their tenant's and nothing else; what they may not see does not exist for them.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dibs.ledger.rows import SandboxRow, Ticket
 from dibs.process import username
+
+if TYPE_CHECKING:
+    from dibs.ledger.jobs import JobRow
 
 SCOPES = ("sandboxes:read", "sandboxes:write", "devices:write", "admin")
 HOST = ""  # the tenant of everybody who is on the host itself
@@ -33,7 +37,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def sees(self, tenant: str) -> bool:
         return self.sees_all or self.tenant == tenant
 
-    def touches(self, row: SandboxRow | Ticket) -> bool:
+    def touches(self, row: SandboxRow | Ticket | JobRow) -> bool:
         """Within a tenant everybody may; on the host itself only whoever made it."""
         return self.owns_all or (self.sees(row.tenant) and (self.tenant != HOST or self.uid == row.uid))
 

@@ -76,6 +76,8 @@ def over_quota(
 
 def least_gpus(request: Request) -> int:
     """How many devices a request will have at the least, when it is served."""
+    if request.parts:
+        return sum(map(least_gpus, request.parts))
     if request.claim is not None:
         return sum(_least(one) for one in request.claim["devices"]["requests"])
     return sum(1 if wish.count == ALL else int(wish.count) for wish in request.gpus) + len(request.devices)

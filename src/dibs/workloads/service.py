@@ -105,7 +105,17 @@ class Workloads:
             self._ledger = Ledger(self.home, settings.ledger or None, clusters)
             if self._compare:
                 reconcile(self._ledger, self.registry)
+                self._keep_jobs(self._ledger)
         return self._ledger
+
+    def _keep_jobs(self, ledger: Ledger) -> None:
+        """A training job whose driver was killed gets another one."""
+        from dibs.ledger.jobs import JobBook
+
+        if JobBook(ledger).any_live():
+            from dibs.workloads.jobs.keeping import ensure
+
+            ensure(self.home, ledger)
 
     def close(self) -> None:
         if self._ledger is not None:
@@ -200,6 +210,11 @@ class Workloads:
                 "nobody waits with this ticket", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
                 remedy="`dibs queue` shows who waits",
             )  # fmt: skip
+        if found.sandbox_id is not None and found.sandbox_id.startswith("job-"):
+            from dibs.workloads.jobs.service import Jobs
+
+            Jobs(self).delete(found.sandbox_id, wait=False)
+            return found
         if found.sandbox_id is not None:
             self.remove(found.sandbox_id)
             return found

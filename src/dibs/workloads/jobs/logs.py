@@ -1,0 +1,87 @@
+"""What the ranks of a job write, put together.
+
+`Jobs.logs` calls it. Without following, records are merged by their times; while following, a thread per rank reads and
+they come as they are written. A rank that is started again is followed again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dibs.errors import DibsError, NotFound
+from dibs.workloads.jobs.model import RankLog
+from dibs.workloads.reconcile import handle_of
+
+if TYPE_CHECKING:
+    from dibs.workloads.jobs.service import Jobs
+    from dibs.workloads.service import Workloads
+
+_LOOK = 0.1  # seconds between two looks whether there are new ranks to follow
+
+
+def merged(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str], *, follow: bool) -> Iterator[RankLog]:
+    if follow:
+        yield from _followed(jobs, workloads, job_id, names)
+        return
+    ranks = [one for one in jobs.get(job_id).ranks if one.name in names and one.sandbox_id]
+    streams = [_of(workloads, one.name, one.sandbox_id) for one in ranks]
+    yield from heapq.merge(*streams, key=lambda one: one.record.at)
+
+
+def _of(workloads: Workloads, name: str, sandbox_id: str) -> Iterator[RankLog]:
+    for record in workloads.logs(sandbox_id):
+        yield RankLog(name, record)
+
+
+def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str]) -> Iterator[RankLog]:
+    from dibs.workloads.service import Workloads as InProcess
+
+    found: queue.SimpleQueue[RankLog | str] = queue.SimpleQueue()
+    gone = threading.Event()
+    reading: set[str] = set()
+    seen: set[str] = set()
+
+    def read(name: str, sandbox_id: str) -> None:
+        try:
+            with InProcess(workloads.home, identity=workloads.identity, compare=False) as own:
+                row = own.sandbox(sandbox_id)
+                for record in own.backend_of(row).logs(handle_of(row), follow=True):
+                    if gone.is_set():
+                        return
+                    if record.data:
+                        found.put(RankLog(name, record))
+        except DibsError:
+            pass  # it was removed meanwhile, or its engine went away: the job says which
+        finally:
+            found.put(sandbox_id)
+
+    try:
+        while True:
+            try:
+                job = jobs.get(job_id)
+            except NotFound:
+                return
+            for rank in job.ranks:
+                fresh = rank.sandbox_id and rank.sandbox_id not in seen and rank.phase != "Creating"
+                if rank.name in names and fresh:
+                    seen.add(rank.sandbox_id)
+                    reading.add(rank.sandbox_id)
+                    threading.Thread(target=read, args=(rank.name, rank.sandbox_id), daemon=True).start()
+            over = not job.live or job.state == "suspended"
+            while True:
+                try:
+                    one = found.get(timeout=_LOOK)
+                except queue.Empty:
+                    break
+                if isinstance(one, str):
+                    reading.discard(one)
+                else:
+                    yield one
+            if over and not reading:
+                return
+    finally:
+        gone.set()

@@ -1,0 +1,56 @@
+"""Where the ranks of a job meet: the port of the rendezvous.
+
+In a network of their own it is always the usual one. On the host's network other jobs, and anything else, may have it:
+then a free one is chosen, in the transaction that books the ranks, so that two jobs never choose the same.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from dibs.errors import BackendUnavailable
+from dibs.ledger.jobs import JobBook
+from dibs.ledger.store import Ledger
+from dibs.train.names import PORT
+from dibs.workloads.booking import Order
+from dibs.workloads.jobs.model import Status
+from dibs.workloads.networks import settle
+
+USUAL = PORT
+_TRIED = 500  # ports above the usual one
+_STATUS = msgspec.json.Decoder(Status)
+
+
+def choose(ledger: Ledger, job_id: str, orders: Sequence[Order]) -> int:
+    """The port of a job's next attempt. Part of the transaction that books its ranks."""
+    first = orders[0]
+    network, _ = settle(first.spec, first.backend, gateway=first.who.gateway)
+    if network != "host":
+        return USUAL
+    taken = {_STATUS.decode(row.status).port for row in JobBook(ledger).jobs(live_only=True) if row.id != job_id}
+    for port in range(USUAL, USUAL + _TRIED):
+        if port not in taken and _free(port):
+            return port
+    raise BackendUnavailable(
+        f"none of the ports {USUAL} to {USUAL + _TRIED - 1} is free", field="port", value=str(USUAL),
+        code="NO_FREE_PORT", remedy="end what listens there, or ask for a private network",
+    )  # fmt: skip
+
+
+def _free(port: int) -> bool:
+    """Whether nothing listens there, at any address."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - to see what is taken
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind((address, port))
+        except OSError as error:
+            if family == socket.AF_INET6 and error.errno not in (13, 98):
+                continue  # there is no IPv6 here
+            return False
+    return True

@@ -1,0 +1,96 @@
+"""In which order the replicated jobs of a JobSet run, and what its policies say of their ends. Pure.
+
+A **stage** is what runs at the same time. Its ranks are booked in one transaction, and the next one begins when all of
+the stage has succeeded: initialisers, then the trainer. A replicated job that no other waits for belongs to the last
+stage. So a job never holds devices while it waits for more, and two jobs cannot stand in each other's way.
+
+Within a stage, ranks are started in **waves**: what `dependsOn: Ready` or `startupPolicy: InOrder` puts later is
+started after what comes before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Json = dict[str, Any]
+Verdict = Literal["restart", "fail"]
+
+
+def stage_of(jobset: Json) -> dict[str, int]:
+    """The stage of each replicated job, from 0."""
+    jobs: list[Json] = jobset["spec"]["replicatedJobs"]
+    known = {job["name"] for job in jobs}
+    after: dict[str, list[str]] = {name: [] for name in known}  # who waits for its completion
+    for job in jobs:
+        for one in job.get("dependsOn", []):
+            if one.get("status") == "Complete" and one["name"] in known:
+                after[one["name"]].append(job["name"])
+    below: dict[str, int] = {}
+
+    def height(name: str, seen: tuple[str, ...] = ()) -> int:
+        if name not in below:
+            later = [one for one in after[name] if one not in (*seen, name)]
+            below[name] = max((1 + height(one, (*seen, name)) for one in later), default=0)
+        return below[name]
+
+    last = max((height(name) for name in known), default=0)
+    return {name: last - height(name) for name in known}
+
+
+def wave_of(jobset: Json) -> dict[str, int]:
+    """When each replicated job is started within its stage, from 0."""
+    jobs: list[Json] = jobset["spec"]["replicatedJobs"]
+    if jobset["spec"].get("startupPolicy", {}).get("startupPolicyOrder") == "InOrder":
+        return {job["name"]: number for number, job in enumerate(jobs)}
+    ready = {
+        job["name"]: [one["name"] for one in job.get("dependsOn", []) if one.get("status") == "Ready"] for job in jobs
+    }
+    found: dict[str, int] = {}
+
+    def wave(name: str, seen: tuple[str, ...] = ()) -> int:
+        if name not in found:
+            before = [one for one in ready.get(name, []) if one in ready and one not in (*seen, name)]
+            found[name] = max((1 + wave(one, (*seen, name)) for one in before), default=0)
+        return found[name]
+
+    return {name: wave(name) for name in ready}
+
+
+def max_restarts(jobset: Json) -> int:
+    """How often the whole group may be started again. A rank is never started again alone, so `backoffLimit`, where a
+    runtime sets one, counts for the group."""
+    said = jobset["spec"].get("failurePolicy", {}).get("maxRestarts")
+    if said is not None:
+        return int(said)
+    limits = [job["template"]["spec"].get("backoffLimit") for job in jobset["spec"]["replicatedJobs"]]
+    return max((int(one) for one in limits if one is not None), default=0)
+
+
+def on_failure(jobset: Json, failed: str, restarts: int) -> tuple[Verdict, bool]:
+    """What follows when a rank of the replicated job `failed` has failed, and whether it counts as a restart."""
+    policy: Json = jobset["spec"].get("failurePolicy", {})
+    for rule in policy.get("rules", []):
+        targets = rule.get("targetReplicatedJobs") or [failed]
+        reasons = rule.get("onJobFailureReasons") or ["BackoffLimitExceeded"]
+        if failed not in targets or "BackoffLimitExceeded" not in reasons:
+            continue
+        if rule["action"] == "FailJobSet":
+            return "fail", False
+        if rule["action"] == "RestartJobSetAndIgnoreMaxRestarts":
+            return "restart", False
+        break
+    return ("restart", True) if restarts < max_restarts(jobset) else ("fail", False)
+
+
+def succeeded(jobset: Json, stage: int, ended_well: Mapping[str, Sequence[bool]]) -> bool:
+    """Whether a stage is over. `ended_well`: for each of its replicated jobs, whether each rank has succeeded."""
+    stages = stage_of(jobset)
+    if stage < max(stages.values()):
+        return all(all(done) for done in ended_well.values())
+    policy: Json = jobset["spec"].get("successPolicy", {})
+    targets = policy.get("targetReplicatedJobs") or list(ended_well)
+    done = [all(ended_well[name]) for name in targets if name in ended_well]
+    if not done:
+        return all(all(one) for one in ended_well.values())
+    return any(done) if policy.get("operator") == "Any" else all(done)

@@ -1,0 +1,246 @@
+"""A job from its submission to its end: all ranks or none, stages, policies, what its user wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.jobs.submitting import Json, driven, objects, options, removed, replicated, runtime, submitted
+
+from dibs.errors import Conflict, InvalidRequest, NoMatch, NotFound
+from dibs.home import Home
+from dibs.workloads.jobs.model import Job
+from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.service import Workloads
+
+
+@pytest.fixture
+def jobs(service: Workloads) -> Iterator[Jobs]:
+    found = Jobs(service)
+    yield found
+    for job in found.list():
+        removed(service, job)
+
+
+def devices(job: Job) -> list[list[str]]:
+    return [[name.rpartition("/")[2] for name in rank.devices] for rank in job.ranks]
+
+
+def said(jobs: Jobs, job: Job) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in jobs.logs(job.id):
+        found[one.rank] = found.get(one.rank, "") + one.record.data.decode()
+    return found
+
+
+def test_every_rank_has_its_own_devices_and_knows_its_place(service: Workloads, jobs: Jobs) -> None:
+    script = "echo $DIBS_JOB $DIBS_RANK of $DIBS_NODES: $DIBS_GPU_COUNT"
+    job = driven(service, submitted(service, objects(["sh", "-c", script], nodes=3, gpus=2)))
+    assert (job.state, [rank.phase for rank in job.ranks]) == ("complete", ["Succeeded"] * 3)
+    assert devices(job) == [["gpu-0", "gpu-1"], ["gpu-2", "gpu-3"], ["gpu-4", "gpu-5"]]
+    assert said(jobs, job) == {f"demo-node-0-{rank}": f"demo {rank} of 3: 2\n" for rank in range(3)}
+    assert [(one.type, one.status, one.reason) for one in job.status.conditions] == [
+        ("Complete", "True", "AllJobsCompleted")
+    ]
+    assert service.leases() == []
+
+
+def test_a_job_that_can_never_be_had_is_refused_and_nothing_is_written(service: Workloads, jobs: Jobs) -> None:
+    with pytest.raises(NoMatch):
+        submitted(service, objects(nodes=3, gpus=3))
+    assert jobs.list() == ()
+
+
+def test_a_job_that_cannot_be_had_now_waits_as_a_whole(service: Workloads, jobs: Jobs) -> None:
+    first = driven(service, submitted(service, objects(name="first", nodes=3, gpus=2)), "running")
+    second = submitted(service, objects(["true"], name="second", nodes=2, gpus=2))
+    looks = iter(range(3))
+    second = _looked(service, second, looks)
+    assert second.state == "queued"
+    assert "2 free, 4 wanted" in second.status.waits_for
+    assert [ticket.sandbox_id for ticket in service.queue()] == [second.id]
+    assert len(service.sandboxes()) == 3
+    removed(service, first)
+    assert driven(service, second).state == "complete"
+    assert service.queue() == []
+
+
+def _looked(service: Workloads, job: Job, looks: Iterator[int]) -> Job:
+    from tests.jobs.submitting import row_of
+
+    from dibs.workloads.jobs.driver import Driver
+
+    Driver(service, row_of(service, job), idle=lambda _: None).run(lambda: next(looks, None) is None)
+    return Jobs(service).get(job.id)
+
+
+def test_initialisers_come_before_the_trainer_and_share_a_volume_with_it(service: Workloads, jobs: Jobs) -> None:
+    volume: Json = {"volumes": [{"name": "initializer", "persistentVolumeClaim": {"claimName": "data"}}]}
+    mount: Json = {"volumeMounts": [{"name": "initializer", "mountPath": "/tmp/data"}]}
+    made = runtime(
+        replicated("dataset-initializer", "dataset-initializer", pod=volume,
+                   command=["sh", "-c", "echo $STORAGE_URI > /tmp/data/set; echo fetched"], **mount),
+        replicated(pod=volume, depends={"name": "dataset-initializer", "status": "Complete"}, **mount),
+    )  # fmt: skip
+    what = objects(
+        ["sh", "-c", "cat /tmp/data/set"], runtime=made, initializer={"dataset": {"storageUri": "hf://team/set"}}
+    )
+    job = driven(service, submitted(service, what))
+    assert job.state == "complete", job.status.conditions
+    assert [(rank.step, rank.phase, len(rank.devices)) for rank in job.ranks] == [
+        ("dataset-initializer", "Succeeded", 0), ("trainer", "Succeeded", 1), ("trainer", "Succeeded", 1),
+    ]  # fmt: skip
+    assert job.ranks[0].ended_at is not None
+    assert job.ranks[1].started_at is not None
+    assert job.ranks[0].ended_at <= job.ranks[1].started_at
+    assert said(jobs, job)["demo-node-0-1"] == "hf://team/set\n"
+
+
+def test_when_a_rank_fails_the_others_are_ended_and_the_job_says_which(service: Workloads, jobs: Jobs) -> None:
+    script = "test $DIBS_RANK = 1 && exit 3; sleep 1000"
+    job = driven(service, submitted(service, objects(["sh", "-c", script], trainer={})))
+    assert job.state == "failed"
+    assert [rank.phase for rank in job.ranks] == ["Stopped", "Failed"]
+    failed = job.condition("Failed")
+    assert failed is not None
+    assert (failed.reason, failed.message) == (
+        "FailedJobs",
+        "rank demo-node-0-1 failed: exit code 3",
+    )
+    assert service.leases() == []
+
+
+def test_a_failure_policy_restarts_the_whole_group(service: Workloads, jobs: Jobs, tmp_path: Path) -> None:
+    made = runtime(failurePolicy={"maxRestarts": 2})
+    script = f"echo $DIBS_RANK >> {Path.cwd()}/ran; test $DIBS_RANK = 0 && sleep 1000; exit 1"
+    job = driven(service, submitted(service, objects(["sh", "-c", script], runtime=made)))
+    assert (job.state, job.status.restarts, job.status.attempt) == ("failed", 2, 3)
+    assert sorted((Path.cwd() / "ran").read_text().split()) == ["0"] * 3 + ["1"] * 3
+    assert len(list(service.sandboxes())) == 0
+
+
+def test_a_job_succeeds_when_its_target_does(service: Workloads, jobs: Jobs) -> None:
+    made = runtime(
+        replicated("side", "", command=["sleep", "1000"]), replicated(),
+        successPolicy={"operator": "All", "targetReplicatedJobs": ["node"]},
+    )  # fmt: skip
+    job = driven(service, submitted(service, objects(["true"], nodes=1, runtime=made)))
+    assert (job.state, {rank.job: rank.phase for rank in job.ranks}) == (
+        "complete", {"side": "Stopped", "node": "Succeeded"},
+    )  # fmt: skip
+
+
+def test_suspend_gives_the_devices_back_and_resume_runs_it_again(service: Workloads, jobs: Jobs) -> None:
+    what = objects(["sh", "-c", f"echo x >> {Path.cwd()}/ran; sleep 1000"], nodes=2)
+    job = driven(service, submitted(service, what), "running")
+    jobs.suspend(job.id)
+    job = driven(service, job)
+    assert (job.state, service.leases(), [rank.phase for rank in job.ranks]) == ("suspended", [], ["Pending"] * 2)
+    jobs.resume(job.id)
+    job = driven(service, job, "running")
+    assert [rank.phase for rank in job.ranks] == ["Running"] * 2
+    resumed = job.condition("Suspended")
+    assert resumed is not None
+    assert (resumed.status, resumed.reason) == ("False", "Resumed")
+
+
+def test_a_job_submitted_suspended_holds_nothing_until_it_is_resumed(service: Workloads, jobs: Jobs) -> None:
+    job = driven(service, submitted(service, objects(["true"], suspend=True)))
+    assert (job.state, service.sandboxes(all=True)) == ("suspended", [])
+    jobs.resume(job.id)
+    assert driven(service, job).state == "complete"
+
+
+def test_a_deadline_ends_the_job(service: Workloads, jobs: Jobs) -> None:
+    job = driven(service, submitted(service, objects(activeDeadlineSeconds=1)))
+    failed = job.condition("Failed")
+    assert failed is not None
+    assert (job.state, failed.reason, failed.message) == (
+        "failed", "DeadlineExceeded", "TrainJob exceeded its active deadline",
+    )  # fmt: skip
+    assert service.leases() == []
+
+
+def test_a_removed_job_leaves_nothing(service: Workloads, jobs: Jobs, eight_gpus: Home) -> None:
+    job = driven(service, submitted(service, objects()), "running")
+    removed(service, job)
+    assert (jobs.list(), service.leases(), service.sandboxes()) == ((), [], [])
+
+
+def test_claims_per_rank_are_allocated_together(service: Workloads, jobs: Jobs) -> None:
+    template = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "two"},
+        "spec": {"spec": {"devices": {"requests": [
+            {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}},
+    }  # fmt: skip
+    claims = {"ResourceClaimTemplate": {"two": template}}
+    trainer = {"resourceClaimsPerNode": [{"name": "gpu", "resourceClaimTemplateName": "two"}]}
+    what = objects(["sh", "-c", "echo $DIBS_GPU_COUNT"], nodes=4, gpus=0, trainer=trainer, claims=claims)
+    job = driven(service, submitted(service, what))
+    assert job.state == "complete", job.status.conditions
+    used = [name for rank in devices(job) for name in rank]
+    assert len(used) == len(set(used)) == 8
+    with pytest.raises(NoMatch):
+        submitted(service, objects(name="more", nodes=5, gpus=0, trainer=trainer, claims=claims))
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "path"),
+    [
+        ({"nodeSelector": {"zone": "a"}}, {}, "nodeSelector"),
+        ({}, {"lifecycle": {"preStop": {"exec": {"command": ["true"]}}}}, "containers[node].lifecycle"),
+        ({}, {"envFrom": [{"secretRef": {"name": "s"}}]}, "containers[node].envFrom"),
+        ({}, {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, "env[A]"),
+        ({"volumes": [{"name": "v", "configMap": {"name": "other"}}]},
+         {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, "volumes[v]"),
+        ({}, {"securityContext": {"privileged": True}}, "securityContext.privileged"),
+        ({}, {"resources": {"limits": {"example.com/fpga": 1}}}, "limits[example.com/fpga]"),
+        ({"initContainers": [{"name": "i", "image": "img:1"}]}, {}, "initContainers"),
+    ],
+)  # fmt: skip
+def test_what_only_a_cluster_can_do_is_refused_by_name(
+    service: Workloads, jobs: Jobs, pod: Json, container: Json, path: str
+) -> None:
+    made = runtime(replicated(pod=pod, **container))
+    with pytest.raises(InvalidRequest) as caught:
+        submitted(service, objects(runtime=made, gpus=0))
+    assert any(path in problem.field for problem in caught.value.problems), caught.value.problems
+    assert jobs.list() == ()
+
+
+def test_two_live_jobs_cannot_have_one_name(service: Workloads, jobs: Jobs) -> None:
+    job = submitted(service, objects(["true"]))
+    with pytest.raises(Conflict) as caught:
+        submitted(service, objects(["true"]))
+    assert caught.value.code == "NAME_TAKEN"
+    driven(service, job)
+    again = submitted(service, objects(["true"]))
+    assert jobs.get("demo").id == again.id
+    driven(service, again)
+    with pytest.raises(Conflict):
+        Jobs(service).submit(objects(["true"]), options(), alone=True)
+
+
+def test_a_watcher_is_told_of_every_change_and_of_the_end(service: Workloads, jobs: Jobs) -> None:
+    changes = jobs.watch(timeout=30)
+    job = submitted(service, objects(["true"]))
+    assert (first := next(changes)).kind == "ADDED"
+    assert first.job.id == job.id
+    driven(service, job)
+    assert (second := next(changes)).kind == "MODIFIED"
+    assert second.job.state == "complete"
+    jobs.delete(job.id)
+    assert (third := next(changes)).kind == "DELETED"
+    assert third.job.id == job.id
+
+
+def test_a_receipt_for_every_rank_and_one_for_the_job(service: Workloads, jobs: Jobs) -> None:
+    job = submitted(service, objects(["true"]))
+    with pytest.raises(NotFound):
+        jobs.receipt(job.id)
+    job = driven(service, job)
+    receipt = jobs.receipt(job.id)
+    assert (list(receipt.ranks), receipt.missing, receipt.simulated) == (
+        ["demo-node-0-0", "demo-node-0-1"], (), True,
+    )  # fmt: skip

@@ -443,7 +443,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
 # The part of dibs that a line of the catalogue waits for, where it has no test yet.
 TO_COME = {
     "SD-02": "Kubernetes backend", "SD-08": "Kubernetes backend",
-    "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend", "SD-19": "OpenShell API",
+    "SD-14": "VM backend", "SD-15": "VM backend", "SD-18": "Kubernetes backend",
     "SD-20": "Kubernetes backend", "SD-38": "training jobs on a cluster", "SD-41": "Kubeflow SDK's API",
     "SD-54": "training jobs on a cluster",
 }  # fmt: skip

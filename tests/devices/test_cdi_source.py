@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dibs.cdi.cache import Cache
 from dibs.devices import cdi_source
-from dibs.devices.cdi_source import ALL_OF_HOST, devices_of, spec_dirs
+from dibs.devices.cdi_source import devices_of, spec_dirs
 from dibs.devices.model import Device, Inventory
+from dibs.devices.names import ALL_OF_HOST
 
 
 def found(host: Any) -> dict[str, Device]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dibs.devices.cdi_source import ALL_OF_HOST
 from dibs.devices.inventory import look
 from dibs.devices.joining import CUT, NOT_SEEN
 from dibs.devices.model import Version
+from dibs.devices.names import ALL_OF_HOST
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 
@@ -215,7 +215,7 @@ def test_on_wsl_there_is_one_device_however_many_cards(host: Any) -> None:
     host.nodes("/dev/dxg")
     host.spec("wsl.json", "nvidia.com/gpu", {"all": ["/dev/dxg"]})
     (device,) = host.look(host.recorded([host.card(0), host.card(1)])).devices
-    assert device.model == ALL_OF_HOST
+    assert device.model == f"{ALL_OF_HOST} (2)"
     assert device.attributes["cards"] == 2
     assert device.attachment is not None
     assert device.memory is None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.openshell import wheels
 from tests.openshell.conftest import Place
 
 LIFE = Path(__file__).with_name("life.py")
 
 
-def live(place: Place, config: Path) -> list[str]:
+def live(place: Place, config: Path, release: str = wheels.PINNED) -> list[str]:
     """The steps of a whole life that went well, by a program whose gateway is the active one of `config`."""
+    python = wheels.python(release)
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(config),
@@ -25,27 +26,33 @@ def live(place: Place, config: Path) -> list[str]:
         "GRPC_VERBOSITY": "ERROR",
     }
     if place.backend == "local":
-        env["DIBS_TEST_PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    done = subprocess.run([sys.executable, LIFE], env=env, capture_output=True, text=True, check=False, timeout=300)
+        env["DIBS_TEST_PATH"] = f"{python.parent}:/usr/bin:/bin"
+    done = subprocess.run([python, LIFE], env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout.splitlines()
 
 
-def with_bearer(place: Place, config: Path) -> None:
-    """The three files, as the SDK reads them."""
+def activate(config: Path, **metadata: str) -> Path:
+    """Make a gateway the active one, by the files that the SDK reads; the folder for what else it needs."""
     folder = config / "openshell" / "gateways" / "dibs"
     folder.mkdir(parents=True)
     (config / "openshell" / "active_gateway").write_text("dibs\n")
-    metadata = {"gateway_endpoint": f"http://{place.endpoint}", "auth_mode": "oidc"}
     (folder / "metadata.json").write_text(json.dumps(metadata))
-    (folder / "oidc_token.json").write_text(json.dumps({"access_token": place.token}))
+    return folder
+
+
+def is_whole(steps: list[str], place: Place) -> None:
+    assert "context manager" in steps
+    assert "the third is refused" in steps
+    assert ("exec_python" in steps) == (place.backend == "local")  # the image of the engines has no Python
 
 
 def test_a_whole_life_with_a_token(anywhere: Place, tmp_path: Path) -> None:
-    with_bearer(anywhere, tmp_path)
-    steps = live(anywhere, tmp_path)
-    assert "context manager" in steps
-    assert "the third is refused" in steps
+    for release in wheels.releases():
+        config = tmp_path / release
+        folder = activate(config, gateway_endpoint=f"http://{anywhere.endpoint}", auth_mode="oidc")
+        (folder / "oidc_token.json").write_text(json.dumps({"access_token": anywhere.token}))
+        is_whole(live(anywhere, config, release), anywhere)
 
 
 def test_health_needs_no_token_and_everything_else_does(place: Place) -> None:

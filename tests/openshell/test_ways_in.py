@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +19,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from openshell.errors import GatewayError
+from tests.openshell import wheels
 from tests.openshell.conftest import Place, begin
+from tests.openshell.test_sdk import activate, is_whole, live
 
 from dibs.home import Home
 from openshell import SandboxClient, TlsConfig
 
+OPEN = "[gateway]\nloopback_open = true\n"
 ISSUER, AUDIENCE = "https://issuer.example", "dibs"
 
 
@@ -112,6 +116,26 @@ def test_a_certificate_says_who_and_which_tenant(secure: tuple[Place, Path, Any]
         nobody.health()
     error: Any = caught.value
     assert error.code() is grpc.StatusCode.UNAVAILABLE  # no handshake without a certificate
+
+
+def test_a_whole_life_with_a_certificate(secure: tuple[Place, Path, Any], tmp_path: Path) -> None:
+    place, folder, _ = secure
+    for release in wheels.releases():
+        config = tmp_path / release
+        own = activate(config, gateway_endpoint=f"https://{place.endpoint}") / "mtls"
+        own.mkdir()
+        for name, source in (("ca.crt", "ca.crt"), ("tls.crt", "carl.crt"), ("tls.key", "carl.key")):
+            shutil.copy(folder / source, own / name)
+        is_whole(live(place, config, release), place)
+
+
+def test_a_whole_life_in_plaintext_without_a_token(tmp_path: Path) -> None:
+    root = tmp_path / "home"
+    for place in begin(Home(state=root, config=root / "config").make(), tmp_path, "local", "host", OPEN):
+        for release in wheels.releases():
+            config = tmp_path / release
+            activate(config, gateway_endpoint=f"http://{place.endpoint}")
+            is_whole(live(place, config, release), place)
 
 
 def test_a_token_of_dibs_says_more_than_a_certificate(secure: tuple[Place, Path, Any]) -> None:

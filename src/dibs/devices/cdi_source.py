@@ -25,9 +25,7 @@ import msgspec
 from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache, CachedDevice
 from dibs.cdi.spec import ContainerEdits
 from dibs.devices.model import Attachment, Attribute, Device, DeviceId, SourceError, UnitId
-from dibs.devices.names import CDI_NAME, device_name, driver_name, label, plain_index, pool_name
-
-ALL_OF_HOST = "all GPUs of this host"
+from dibs.devices.names import ALL_OF_HOST, CDI_NAME, device_name, driver_name, label, plain_index, pool_name
 
 _CAP = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]+)", re.ASCII)
 _NVIDIA_NODE = re.compile(r"/dev/nvidia([0-9]+)", re.ASCII)

@@ -15,7 +15,6 @@ import msgspec
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices import catalogue, pci
 from dibs.devices.cdi_source import (
-    ALL_OF_HOST,
     card_name,
     exclusive_nodes,
     part_name,
@@ -23,7 +22,7 @@ from dibs.devices.cdi_source import (
 )
 from dibs.devices.host import Roots, is_wsl, read_text
 from dibs.devices.model import Attachment, Attribute, Device, DeviceId, Health, SourceError, UnitId
-from dibs.devices.names import CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, pool_name, version
+from dibs.devices.names import ALL_OF_HOST, CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, pool_name, version
 from dibs.devices.nvml import NvmlCard, NvmlPart, NvmlReading, external_use
 
 NVIDIA = "gpu.nvidia.com"
@@ -227,7 +226,7 @@ def _join_wsl(devices: dict[DeviceId, Device], reading: NvmlReading, roots: Root
         reasons = [f"card {c.index}: {c.health.reason}" for c in reading.cards if not c.health.ok]
         whole = msgspec.structs.replace(
             whole,
-            model=ALL_OF_HOST,
+            model=f"{ALL_OF_HOST} ({len(reading.cards)})",
             attributes={**whole.attributes, "type": "gpu", "cards": len(reading.cards)},
             health=Health(ok=False, reason="; ".join(reasons)) if reasons else Health(),
             used_by=tuple(dict.fromkeys(use for card in reading.cards for use in card.used_by)),

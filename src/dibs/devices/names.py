@@ -17,6 +17,7 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 SIMULATED = "sim.dibs/simulated"
 CDI_NAME = "dibs/cdiName"
+ALL_OF_HOST = "all GPUs of this host"  # the model of a device that is every card at once, as on WSL2
 
 _LABEL_LENGTH = 63
 _ODD = re.compile(r"[^a-z0-9]+")

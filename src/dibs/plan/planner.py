@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dibs.devices.model import Device, Inventory
+from dibs.devices.names import ALL_OF_HOST
 from dibs.errors import (
     Busy,
     DibsError,
@@ -350,6 +351,10 @@ def _why(wish: WishExplanation, world: World) -> tuple[Problem | None, str]:
         remedy = "run `dibs doctor`, or try without hardware: `dibs gpus simulate 8`"
         return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, remedy), "NoMatch"
     parts = sum(is_gpu(device) and device.parent is not None for device in world.inventory.devices)
+    whole = next((device for device in world.inventory.devices if device.model.startswith(ALL_OF_HOST)), None)
+    if whole is not None and fitting == gpus == 1:
+        reason = f"{whole.name} is {whole.model}, which this platform gives only together; {wanted} wanted"
+        return Problem("NO_MATCHING_DEVICE", field, wish.wish, reason, "ask for 1 to get all of them"), "NoMatch"
     there = f"{gpus} {kind}{'' if gpus == 1 else 's'}" + (f" and {parts} parts" if parts else "")
     reason = f"{fitting} of {there} fit{'s' if fitting == 1 else ''}, {wanted} wanted"
     miss = wish.nearest_miss

@@ -44,6 +44,23 @@ def test_every_hook_runs_at_its_moment(bench: Bench) -> None:
     assert json.loads((bench.work / "poststop.json").read_text())["status"] == "stopped"
 
 
+@pytest.mark.parametrize("name", ["createContainer", "startContainer"])
+@pytest.mark.parametrize("command", [("sleep", "1000"), ("setsid", "sleep", "1000")], ids=["plain", "own-session"])
+def test_a_command_that_goes_on_is_found_whatever_ran_in_the_sandbox_before_it(
+    bench: Bench, name: str, command: tuple[str, ...]
+) -> None:
+    """A process of a hook has had the number that the command has otherwise, and another is left of it."""
+    program = script(bench, "hook", "(sleep 1000 &) </dev/null >/dev/null 2>&1; echo hook >> ran")
+    handle = bench.create(*command, devices=(with_hooks(Hook(name, program)),))
+    bench.backend.start(handle)
+    assert (bench.work / "ran").read_text() == "hook\n"
+    assert bench.backend.status(handle).phase is Phase.RUNNING
+    bench.backend.stop(handle, PATIENCE)  # by a signal that the command hears
+    ended = bench.backend.wait(handle, PATIENCE).exit
+    assert ended is not None
+    assert (ended.reason, ended.signal) == ("stopped", 15)
+
+
 def test_a_hook_outside_finds_the_root_of_the_sandbox(bench: Bench) -> None:
     text = 'root=$(sed "s/.*\\"path\\":\\"//;s/\\".*//" $(sed "s/.*\\"bundle\\":\\"//;s/\\".*//")/config.json)'
     program = script(bench, "hook", f'{text}; ls $root/dev > seen; echo "$root" > root')

@@ -49,7 +49,7 @@ from dibs.backends.local.handles import (
 from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
 from dibs.backends.local.probes import Probes
-from dibs.backends.local.shim_client import Connection, ShimSession, exit_of
+from dibs.backends.local.shim_client import START_TIMEOUT, Connection, ShimSession, exit_of
 from dibs.backends.local.wire import decode
 from dibs.backends.port import (
     Capability,
@@ -229,7 +229,10 @@ class LocalBackend:
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
                     entering.run_hook(self._helpers, hook, handle, held.workload, privileged=False)
-            _check_started(held.shim.connection.ask(b"G"), held.workload.command[0])
+            # Only a process that was in the sandbox before the command can be mistaken for it.
+            entered = any(hook.hook_name in ("createContainer", "startContainer") for hook in held.hooks)
+            answer = held.shim.connection.ask(b"G", [("hooks", "1")] if entered else [], START_TIMEOUT)
+            _check_started(answer, held.workload.command[0])
         except DibsError:
             held.let_go()
             self.wait(handle, 30.0)

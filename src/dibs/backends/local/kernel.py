@@ -83,14 +83,25 @@ def status_field(pid: int, name: str) -> str:
     return ""
 
 
-def has_executed(pid: int) -> bool:
-    """Whether a process has become another program since it was forked. False if it is gone."""
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on; none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            flags = int(file.read().rpartition(b")")[2].split()[6])
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return False
-    return not flags & FORKED_ONLY
+        return []
+
+
+def has_executed(pid: int) -> bool:
+    """Whether a process has become another program since it was forked. False if it is gone."""
+    fields = _stat(pid)
+    return bool(fields) and not int(fields[6]) & FORKED_ONLY
+
+
+def session(pid: int) -> int:
+    """The session that a process is in; -1 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else -1
 
 
 def gone(pidfd: int) -> bool:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         gone,
         has_executed,
         inside,
+        session,
         status_field,
         write,
     )
@@ -73,7 +74,7 @@ else:
         receive,
         streams,
     )
-    from kernel import boottime, children_of, close_inherited, gone, has_executed, inside, status_field, write
+    from kernel import boottime, children_of, close_inherited, gone, has_executed, inside, session, status_field, write
     from logfile import Log
     from userns import UserNamespace, lone, switch
     from wire import cut, decode, encode, frame
@@ -161,6 +162,7 @@ class Shim(Keeper):
         self.init = -1
         self.init_fd = -1
         self.command_pid = -1
+        self.before: set[int] = set()  # what hooks have left in the sandbox
         self.go = -1
         self.told = -1  # what bubblewrap tells: its init's pid, at the end the exit code of a command that ran
         self.executed = False
@@ -325,11 +327,16 @@ class Shim(Keeper):
     # --- signals
 
     def target(self) -> int:
-        """The command's pid on the host. In its own namespace it is always 2: the init is 1 and forks it first."""
+        """The command's pid on the host: the first that the init forks. In its namespace that is mostly 2, but hooks
+        may have run there before; what is left of them has become the init's child too."""
         if self.command_pid < 0 and not self.held:
+            own, found = session(self.init), []
             for pid in children_of(self.init):
-                if status_field(pid, "NSpid").split()[-1:] == ["2"]:
-                    self.command_pid = pid
+                number = status_field(pid, "NSpid").split()[-1:]
+                if number and pid not in self.before:
+                    found.append((session(pid) != own, int(number[0]), pid))  # one that entered has its own session
+            if found:
+                self.command_pid = min(found)[2]
         return self.command_pid
 
     def deliver(self, number: int) -> None:
@@ -466,6 +473,8 @@ class Shim(Keeper):
         self.hold_box += data
         one = cut(self.hold_box)
         if one is not None and one[0] == b"G":
+            if "hooks" in dict(decode(one[1])):
+                self.before = set(inside(self.init))
             self.start()
             self.release(frame(b"A", encode(self.await_command())))
             if self.foreground and self.deserted and not any(one.mode == "attach" for one in self.clients.values()):
@@ -511,7 +520,11 @@ class Shim(Keeper):
         Everything that can still fail (going to the working directory, a fork, the filter, the program itself) fails
         in bubblewrap, whose exit status would pass for the command's.
         """
+        until = boottime() + SETUP_TIME
         while not gone(self.process_fd):
+            if boottime() > until:  # it hangs before its first instruction, say on a file system that does not answer
+                self.kill()
+                return [("error", f"the command was not executed within {SETUP_TIME} seconds")]
             pid = self.target()
             if pid > 0 and has_executed(pid):
                 self.executed = True

@@ -22,6 +22,7 @@ INT = 4
 MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
 ENOUGH = 1 << 20  # how much output one call of `receive` gives at most, or a little more
 ANSWER_TIMEOUT = 10.0  # a shim that does not answer in this time is stuck; requests are handled at once
+START_TIMEOUT = 75.0  # the shim itself gives up after less (SETUP_TIME), and says so
 
 
 def exit_of(fields: dict[str, str]) -> Exit:
@@ -114,11 +115,13 @@ class Connection:
         self._box += data
         return bool(data)
 
-    def ask(self, kind: bytes, fields: list[tuple[str, str]] | None = None) -> dict[str, str] | None:
+    def ask(
+        self, kind: bytes, fields: list[tuple[str, str]] | None = None, timeout: float = ANSWER_TIMEOUT
+    ) -> dict[str, str] | None:
         """Send a request and take its answer; None if the shim ended meanwhile."""
         try:
             self.send(kind, fields or [])
-            one = self.next(ANSWER_TIMEOUT)
+            one = self.next(timeout)
         except (BrokenPipeError, ConnectionResetError):
             return None
         except TimeoutError as error:

@@ -56,7 +56,7 @@ class Place:
         container = {
             "name": "main", "image": image, "command": list(command), "resources": resources, "env": variables,
         }  # fmt: skip
-        whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec}
+        whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
         self.cluster.create(kube.PODS, {"metadata": {"name": name}, "spec": whole}, self.namespace)
 
     def get(self, name: str) -> dict[str, Any]:
@@ -85,8 +85,8 @@ class Place:
         return "; ".join(f"{one.reason}: {one.message}" for one in events if one.involved_object.name == name)
 
     def delete(self, name: str) -> None:
-        """Delete a pod and wait until it is gone."""
-        self.cluster.delete(kube.PODS, name, self.namespace, grace=0)
+        """Delete a pod as users do, and wait until it is gone."""
+        self.cluster.delete(kube.PODS, name, self.namespace)
         self.until(lambda: not self._there(name), f"{name} is gone")
 
     def until(self, done: Callable[[], bool], what: str, why: Callable[[], str] = lambda: "") -> None:
@@ -95,11 +95,21 @@ class Place:
             assert time.monotonic() < end, f"waited for: {what}; {why()}"
             time.sleep(0.02)
 
-    def clear(self) -> None:
-        """Remove the namespace with all that is in it. Its pods go at once, so that the next test finds the devices."""
+    def claim_of(self, pod: str) -> dict[str, Any]:
+        """The claim that was made for a pod's entry `gpu`."""
+        name = self.get(pod)["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        return self.cluster.get(kube.CLAIMS, name, dict[str, Any], self.namespace)
+
+    def empty(self) -> None:
+        """Remove all pods and claims. Pods end at once, so that the next test finds the devices."""
         self.cluster.delete_all(kube.PODS, self.namespace, grace=0)
         self.until(lambda: not self.cluster.items(kube.PODS, core.Pod, self.namespace), "all pods are gone")
+        self.cluster.delete_all(kube.CLAIMS, self.namespace)
         self.until(lambda: not self.cluster.items(kube.CLAIMS, core.Pod, self.namespace), "all claims are gone")
+
+    def clear(self) -> None:
+        """Remove the namespace with all that is in it."""
+        self.empty()
         self.cluster.delete(kube.NAMESPACES, self.namespace)
         self.cluster.close()
 

@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "token": ("dibs.cli.token", "Who may call a gateway: make, list and revoke tokens."),
         "host": ("dibs.cli.host", "One service for everybody on this machine."),
         "context": ("dibs.cli.context", "Gateways by name, and which of them is used."),
+        "node": ("dibs.cli.node", "Offer this node's devices to Kubernetes: DRA or device plugin."),
         "webhook": ("dibs.cli.webhook", "Judge TrainJobs when a cluster admits them."),
     },
     "Look after": {

@@ -2,19 +2,18 @@
 
 They live in a descriptor pool of their own, so that the SDK can be loaded in the same process. A message that a client
 sends is listed here with all of its fields, so that one that dibs does not act on can be named when it is refused. What
-is never read or written (policies, say) is an empty message: its content shows up as unknown.
-
-    TYPE name number      *TYPE: repeated    ?TYPE: presence is told    map: string to string    name|group: a oneof
+is never read or written (policies, say) is an empty message: its content shows up as unknown. `dibs.protobuf` says how
+the text is read.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError
 
 from dibs.errors import InvalidRequest
+from dibs.protobuf import Messages
 
 PACKAGE = "openshell.v1"
 SERVICE = f"{PACKAGE}.OpenShell"
@@ -359,85 +358,9 @@ message DeleteServiceRequest
     string request_id 5
 """
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {
-    "string": _Field.TYPE_STRING, "bytes": _Field.TYPE_BYTES, "bool": _Field.TYPE_BOOL, "int32": _Field.TYPE_INT32,
-    "uint32": _Field.TYPE_UINT32, "uint64": _Field.TYPE_UINT64,
-}  # fmt: skip
-_WELL_KNOWN = {"Struct": struct_pb2, "Timestamp": timestamp_pb2, "Duration": duration_pb2}
-
-
-def _described() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name=f"dibs/{PACKAGE}.proto", package=PACKAGE, syntax="proto3")
-    file.dependency.extend(module.DESCRIPTOR.name for module in _WELL_KNOWN.values())
-    lines = [line for line in _SCHEMA.splitlines() if line.strip()]
-    enums = {line.split()[1] for line in lines if line.startswith("enum ")}
-    for line in lines:
-        kind, *words = line.split()
-        if kind == "enum":
-            _add_enum(file, words[0], words[1:])
-        elif kind == "message":
-            message = file.message_type.add(name=words[0])
-        else:
-            _add_field(message, kind, words[0], int(words[1]), enums)
-    for message in file.message_type:
-        _after_real_groups(message)
-    return file
-
-
-def _add_enum(file: descriptor_pb2.FileDescriptorProto, name: str, values: list[str]) -> None:
-    prefix = "".join(f"_{letter}" if letter.isupper() else letter for letter in name)[1:].upper()
-    enum = file.enum_type.add(name=name)
-    for number, value in enumerate(values):
-        enum.value.add(name=f"{prefix}_{value}", number=number)
-
-
-def _add_field(message: Any, kind: str, name: str, number: int, enums: set[str]) -> None:
-    name, _, group = name.partition("|")
-    field = message.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
-    if kind.startswith("*"):
-        kind, field.label = kind[1:], _Field.LABEL_REPEATED
-    elif kind.startswith("?"):
-        kind, field.proto3_optional = kind[1:], True
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
-    elif kind in enums:
-        field.type, field.type_name = _Field.TYPE_ENUM, f".{PACKAGE}.{kind}"
-    elif kind in _WELL_KNOWN:
-        field.type, field.type_name = _Field.TYPE_MESSAGE, f".google.protobuf.{kind}"
-    elif kind == "map":
-        entry = message.nested_type.add(name="".join(word.capitalize() for word in name.split("_")) + "Entry")
-        entry.options.map_entry = True
-        for place, key in enumerate(("key", "value"), 1):
-            entry.field.add(name=key, number=place, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
-        field.label, field.type = _Field.LABEL_REPEATED, _Field.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{message.name}.{entry.name}"
-    else:
-        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-    if group:
-        names = [one.name for one in message.oneof_decl]
-        if group not in names:
-            message.oneof_decl.add(name=group)
-            names.append(group)
-        field.oneof_index = names.index(group)
-
-
-def _after_real_groups(message: Any) -> None:
-    """A field whose presence is told is a oneof of its own; those come behind the real ones."""
-    for field in message.field:
-        if field.proto3_optional:
-            field.oneof_index = len(message.oneof_decl)
-            message.oneof_decl.add(name=f"_{field.name}")
-
-
-_POOL = descriptor_pool.DescriptorPool()
-for _module in _WELL_KNOWN.values():
-    _POOL.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
-_POOL.AddSerializedFile(_described().SerializeToString())
-_FILE = _POOL.FindFileByName(f"dibs/{PACKAGE}.proto")
-_CLASSES: dict[str, Any] = {
-    name: message_factory.GetMessageClass(found) for name, found in _FILE.message_types_by_name.items()
-}
+_MESSAGES = Messages(PACKAGE, _SCHEMA)
+_CLASSES = _MESSAGES.classes
+_VALUES = _MESSAGES.values
 
 
 def message(name: str) -> Any:
@@ -447,11 +370,7 @@ def message(name: str) -> Any:
 
 def number(name: str) -> int:
     """The number of an enum's value, as in SANDBOX_PHASE_READY."""
-    found: int = _VALUES[name]
-    return found
-
-
-_VALUES = {value.name: value.number for enum in _FILE.enum_types_by_name.values() for value in enum.values}
+    return _VALUES[name]
 
 
 def parsed(name: str, data: bytes) -> Any:

@@ -21,9 +21,11 @@ from bench.measure import shown, title
 from dibs.backends.port import Exec, Exit, Handle
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
-from dibs.ledger.rows import SandboxId, SandboxRow, encode
 from dibs.ledger.store import new_id
 from dibs.process import myself
+from dibs.receipt import Facts, Receipt
+from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Parts, Sandbox, SandboxId, SandboxState
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
@@ -163,6 +165,12 @@ def _inside(bench: Bench, name: str) -> None:
         line(f"a file of {words} read", times["read"])
 
 
+_RECEIPT = Receipt(
+    sandbox="sb-1", name="n", backend="local", at=1.0, verdict="delivered", simulated=False, asked={}, devices=(),
+    lines=(), rendered={}, observed=Facts(), expected=Facts(),
+)  # fmt: skip
+
+
 def _thousand(bench: Bench) -> None:
     """A list of a thousand. They are entered only; their keeper is this process, so they count as alive."""
     print("\n  with 1,000 sandboxes in the ledger")
@@ -170,14 +178,15 @@ def _thousand(bench: Bench) -> None:
         rows = []
         with service.ledger.writing():
             for number in range(1000):
-                row = SandboxRow(
-                    id=SandboxId(new_id("sb")), name=f"n{number}", backend="local", state="creating", uid=os.getuid(),
-                    username="bench", owner=myself(), spec=b'{"command":["true"]}', folder="/nonexistent",
+                row = Sandbox(
+                    id=SandboxId(new_id("sb")), name=f"n{number}", backend="local", state=SandboxState.CREATING,
+                    uid=os.getuid(), username="bench", owner=myself(), folder="/nonexistent",
+                    parts=Parts(spec=SandboxSpec(command=("true",))),
                     created_at=time.time(), labels={"team": "red"},
                 )  # fmt: skip
                 service.ledger.add_sandbox(row)
                 handle = Handle("local", row.id, row.folder, keeper=myself(), init=myself())
-                service.ledger.attach(row.id, handle=encode(handle).encode(), receipt=b'{"verdict":"delivered"}')
+                service.ledger.attach(row.id, handle=handle, receipt=_RECEIPT)
                 rows.append(row)
         health = bench.ask("many", path="/health", clients=1, each=200)["seconds"]
         whole = bench.ask("many", path="/api/v1/sandboxes?page_size=1000", clients=1, each=20)["seconds"]
@@ -187,4 +196,4 @@ def _thousand(bench: Bench) -> None:
         line("GET /v1/sandboxes, a page of 200 of 1,000", page, health, "against /health")
         with service.ledger.writing():
             for row in rows:
-                service.ledger.end(row.id, "exited", exit=None, reason="measured")
+                service.ledger.end(row.id, SandboxState.EXITED, exit=None, reason="measured")

@@ -13,8 +13,10 @@ from bench.measure import row, title
 _WORKER = """
 import sys, time
 from pathlib import Path
+from dibs.request.spec import SandboxSpec
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow
+from dibs.ledger.rows import LeasedDevice
+from dibs.sandbox import Parts, SandboxState, SandboxId, Sandbox
 from dibs.ledger.store import Ledger, new_id
 from dibs.process import myself
 folder, number, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
@@ -23,8 +25,8 @@ print("ready", flush=True)
 input()
 done, end = 0, time.perf_counter() + seconds
 while time.perf_counter() < end:
-    row = SandboxRow(id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state="creating", uid=0,
-                     username="a", owner=myself(), spec=b"{}", folder="/", created_at=time.time())
+    row = Sandbox(id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state=SandboxState.CREATING, uid=0,
+                     username="a", owner=myself(), parts=Parts(spec=SandboxSpec()), folder="/", created_at=time.time())
     with ledger.writing():
         ledger.holders()
         ledger.add_sandbox(row)
@@ -32,7 +34,7 @@ while time.perf_counter() < end:
     with ledger.writing():
         ledger.attach(row.id, handle=b"{}", receipt=b"{}")
     with ledger.writing():
-        ledger.end(row.id, "exited", exit=b"{}", reason="done")
+        ledger.end(row.id, SandboxState.EXITED, exit=b"{}", reason="done")
     done += 1
 print(done)
 """

@@ -9,7 +9,7 @@ from dibs.backends.engines.facts import Facts, podman_spec_dirs
 from dibs.backends.engines.images import qualified, tagged
 from dibs.backends.engines.passing import decide
 from dibs.backends.engines.states import exit_of, seconds
-from dibs.backends.port import GrantedDevice
+from dibs.backends.port import ExitReason, GrantedDevice
 from dibs.cdi.spec import ContainerEdits, DeviceNode, Hook
 from dibs.devices.model import Attachment, Device, DeviceId
 
@@ -73,8 +73,8 @@ def test_short_references_mean_the_same_everywhere() -> None:
 def test_a_reason_counts_only_if_the_end_came_after_it_was_asked_for() -> None:
     state = {"Status": "exited", "ExitCode": 0, "FinishedAt": "2026-01-01T00:00:10.5Z"}
     at = seconds("2026-01-01T00:00:10.5Z")
-    assert exit_of(state, ("stopped", at - 1)).reason == "stopped"
-    assert exit_of(state, ("stopped", at + 1)).reason == "exited"
+    assert exit_of(state, (ExitReason.STOPPED, at - 1)).reason == "stopped"
+    assert exit_of(state, (ExitReason.STOPPED, at + 1)).reason == "exited"
 
 
 def test_every_way_to_hold_a_card_is_seen() -> None:

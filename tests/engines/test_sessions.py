@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dibs.backends.engines.sessions import Call, StreamSession
-from dibs.backends.port import Exit, Output
+from dibs.backends.port import Exit, ExitReason, Output
 
 COMPLAINT = b"Error: read unixpacket @->/proc/self/fd/11/attach: read: connection reset by peer\n"
 
@@ -17,7 +17,7 @@ COMPLAINT = b"Error: read unixpacket @->/proc/self/fd/11/attach: read: connectio
 def ends() -> Iterator[tuple[StreamSession, socket.socket]]:
     """A session with a terminal, and the engine's end of it."""
     ours, theirs = socket.socketpair()
-    call = Call(ended=lambda _: Exit(0, "exited"), signal=lambda _: None, resize=lambda _r, _c: None)
+    call = Call(ended=lambda _: Exit(0, ExitReason.EXITED), signal=lambda _: None, resize=lambda _r, _c: None)
     session = StreamSession(ours, call, tty=True, can_send=True)
     yield session, theirs
     session.close()

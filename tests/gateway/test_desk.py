@@ -14,6 +14,7 @@ from dibs.gateway.desk import Desk
 from dibs.gateway.threads import Pool
 from dibs.home import Home
 from dibs.request.spec import parse_spec
+from dibs.sandbox import SandboxState
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.service import Workloads
 
@@ -25,7 +26,7 @@ def pool(eight_gpus: Home) -> Iterator[Pool]:
     found.close()
     with Workloads(eight_gpus) as service:
         for row in service.sandboxes():
-            service.ledger.end(row.id, "exited", exit=None, reason="never made")
+            service.ledger.end(row.id, SandboxState.EXITED, exit=None, reason="never made")
 
 
 class Counter:

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ledger.books import device, sandbox
+from tests.ledger.books import RECEIPT, device, sandbox
 
-from dibs.backends.port import Handle
+from dibs.backends.port import Exit, Handle
 from dibs.errors import DibsError
 from dibs.home import Home
-from dibs.ledger.rows import SandboxId, encode
+from dibs.ledger.rows import encode
 from dibs.ledger.store import Ledger, new_id
 from dibs.process import myself
 from dibs.request import parse_spec
 from dibs.request.model import Request
+from dibs.sandbox import SandboxId, SandboxState
 from dibs.workloads.service import Workloads
 
 HELD = 6
@@ -30,13 +31,13 @@ def _fill(home: Home) -> None:
     """Six devices are held by sandboxes whose processes live, and some have ended."""
     with Ledger(home) as ledger, ledger.writing():
         for number in range(HELD + 4):
-            row = sandbox(f"sandbox-{number}", spec=encode(parse_spec({"gpu": 1})).encode())
+            row = sandbox(f"sandbox-{number}", spec=parse_spec({"gpu": 1}))
             ledger.add_sandbox(row)
             ledger.reserve(row.id, [device(f"gpu-{number % HELD}")])
             handle = Handle("fake", row.id, "/nowhere", myself(), myself())
-            ledger.attach(row.id, handle=encode(handle).encode(), receipt=b"{}")
+            ledger.attach(row.id, handle=handle, receipt=RECEIPT)
             if number < 4:
-                ledger.end(row.id, "exited", exit=b'{"code": 0}', reason="exit code 0")
+                ledger.end(row.id, SandboxState.EXITED, exit=Exit(0), reason="exit code 0")
         ledger.enqueue(myself(), 0, "anna", encode(Request()).encode())
 
 

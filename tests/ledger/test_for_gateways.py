@@ -19,6 +19,7 @@ from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
 from dibs.ledger.tokens import Tokens
 from dibs.process import myself
+from dibs.sandbox import SandboxState
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -105,7 +106,7 @@ def test_a_key_is_new_again_when_it_is_old_or_its_sandbox_forgotten(
         keys, row = Idempotency(ledger), book(ledger, device("gpu-0"))
         keys.remember("", "k", "hash", row.id)
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=None, reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
             ledger.forget(row.id)
         assert keys.recall("", "k", "hash") is None
         keys.remember("", "k", "hash", "sb-2")
@@ -134,7 +135,7 @@ def test_a_command_is_found_again_and_its_end_is_recorded_once(home: Home) -> No
         found = commands.find("c1")
         assert (found.finished_at, found.exit_code, found.error, found.detail) == (9.0, 3, None, b'{"x":1}')
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=None, reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
             ledger.forget(row.id)
         assert commands.of_sandbox(row.id) == []
 
@@ -151,7 +152,7 @@ def test_a_snapshot_outlives_its_sandbox(home: Home) -> None:
         with pytest.raises(Conflict):
             snapshots.ready(second.id)
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=None, reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
             ledger.forget(row.id)
         found, total = snapshots.list(tenant="blue", limit=1)
         assert (len(found), total) == (1, 2)

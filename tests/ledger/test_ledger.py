@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.ledger.books import book, device, sandbox
+from tests.ledger.books import RECEIPT, book, device, handle, sandbox
 
 from dibs.errors import Busy, Conflict, DibsError, NotFound, StateError
 from dibs.home import Home
@@ -14,6 +14,7 @@ from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import LeasedDevice, Share
 from dibs.ledger.store import Ledger
 from dibs.process import myself
+from dibs.sandbox import Exit, SandboxState
 from dibs.workloads.quotas import Holding, held_by
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -64,8 +65,8 @@ def test_a_freed_unit_can_be_booked_again(home: Home) -> None:
     with Ledger(home) as ledger:
         row = book(ledger, device("gpu-0"))
         with ledger.writing():
-            assert ledger.end(row.id, "exited", exit=None, reason="done")
-            assert not ledger.end(row.id, "exited", exit=None, reason="done"), "an end is recorded once"
+            assert ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
+            assert not ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done"), "an end is recorded once"
         book(ledger, device("gpu-0"))
         assert [lease.state for lease in ledger.leases(live_only=False)] == ["free", "reserved"]
 
@@ -74,17 +75,17 @@ def test_a_lease_goes_through_its_states_in_order(home: Home) -> None:
     with Ledger(home) as ledger:
         row = book(ledger, device("gpu-0"))
         with ledger.writing():
-            ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+            ledger.attach(row.id, handle=handle(), receipt=RECEIPT)
         assert [lease.state for lease in ledger.leases()] == ["attached"]
         with pytest.raises(Conflict), ledger.writing():
-            ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+            ledger.attach(row.id, handle=handle(), receipt=RECEIPT)
         with ledger.writing():
-            ledger.set_state(row.id, "stopping", expected=("running",))
+            ledger.set_state(row.id, SandboxState.STOPPING, expected=(SandboxState.RUNNING,))
         assert [lease.state for lease in ledger.leases()] == ["draining"]
         with pytest.raises(Conflict, match="the sandbox is stopping"), ledger.writing():
-            ledger.set_state(row.id, "paused", expected=("running",))
+            ledger.set_state(row.id, SandboxState.PAUSED, expected=(SandboxState.RUNNING,))
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=b"{}", reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=Exit(0), reason="done")
         kinds = [event.kind for event in ledger.events(sandbox_id=row.id)]
         assert kinds == [
             "sandbox.creating", "lease.reserved", "sandbox.running", "sandbox.stopping", "lease.free", "sandbox.exited",
@@ -98,7 +99,7 @@ def test_a_name_is_taken_while_its_sandbox_lives(home: Home) -> None:
             book(ledger, device("gpu-1"), name="train")
         assert caught.value.code == "NAME_TAKEN"
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=None, reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         again = book(ledger, device("gpu-0"), name="train")
         assert ledger.sandbox("train").id == again.id, "the live one is meant"
 
@@ -162,7 +163,7 @@ def test_shares_go_together_and_exclude_the_whole_device(home: Home) -> None:
         ]  # fmt: skip
         with pytest.raises(Busy, match="parts of the device are held by others"):
             book(ledger, device("gpu-0"))
-        ledger.end(first.id, "exited", exit=None, reason="")
+        ledger.end(first.id, SandboxState.EXITED, exit=None, reason="")
         assert ledger.shares_of("gpu-0", simulated=False) == 1
 
 
@@ -187,7 +188,7 @@ def test_only_the_newest_events_are_kept(home: Home, monkeypatch: pytest.MonkeyP
     with Ledger(home) as ledger:
         for number in range(20):
             row = book(ledger, device(f"gpu-{number}"))
-            ledger.end(row.id, "exited", exit=None, reason="")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="")
         events = ledger.events()
         assert len(events) == 5
         assert events[-1].sandbox_id == row.id

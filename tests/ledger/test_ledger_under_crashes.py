@@ -14,14 +14,17 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.ledger.books import RECEIPT
 from tests.postgres import server
 
 from dibs.backends.port import Handle
 from dibs.errors import Busy, Conflict
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
+from dibs.ledger.rows import LeasedDevice, encode
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, boot_id, host_id, myself, pid_namespace
+from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Parts, Sandbox, SandboxId, SandboxState
 from dibs.workloads.reconcile import reconcile
 from dibs.workloads.registry import Registry
 
@@ -63,10 +66,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def reserve(self, names: set[str], crash: bool) -> None:
         units = [unit for name in names for unit in DEVICES[name]]
         taken = set().union(*(units for units, _ in self.model.values())) if self.model else set()
-        row = SandboxRow(
-            id=SandboxId(f"sb-{self.number:04}"), name=f"n-{self.number}", backend="fake", state="creating", uid=0,
+        row = Sandbox(
+            id=SandboxId(f"sb-{self.number:04}"), name=f"n-{self.number}", backend="fake",
+            state=SandboxState.CREATING, uid=0,
             username="anna",
-            owner=myself(), spec=b"{}", folder="/nowhere", created_at=1.0,
+            owner=myself(), parts=Parts(spec=SandboxSpec()), folder="/nowhere", created_at=1.0,
         )  # fmt: skip
         self.number += 1
         devices = [LeasedDevice(name, units=DEVICES[name]) for name in sorted(names)]
@@ -95,7 +99,7 @@ class LedgerMachine(RuleBasedStateMachine):
         sandbox_id = data.draw(st.sampled_from(sorted(waiting)))
         handle = Handle("fake", sandbox_id, "/nowhere", keeper=myself())
         with self.ledger.writing():
-            self.ledger.attach(sandbox_id, handle=encode(handle).encode(), receipt=b"{}")
+            self.ledger.attach(sandbox_id, handle=handle, receipt=RECEIPT)
 
     @rule(data=st.data(), how=st.sampled_from([DEAD, REBOOTED, ELSEWHERE]))
     def everything_of_one_dies(self, data: st.DataObject, how: ProcessName) -> None:
@@ -106,7 +110,7 @@ class LedgerMachine(RuleBasedStateMachine):
         row = self.ledger.sandbox(sandbox_id)
         self.ledger._db.execute("UPDATE sandboxes SET owner = :o WHERE id = :id", o=encode(how), id=sandbox_id)
         if row.handle is not None:
-            handle = msgspec.structs.replace(msgspec.json.decode(row.handle, type=Handle), keeper=how)
+            handle = msgspec.structs.replace(row.handle, keeper=how)
             self.ledger._db.execute("UPDATE sandboxes SET handle = :h WHERE id = :id", h=encode(handle), id=sandbox_id)
         self.model[sandbox_id] = (self.model[sandbox_id][0], how is ELSEWHERE)
 
@@ -116,7 +120,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         sandbox_id = data.draw(st.sampled_from(sorted(self.model)))
         with self.ledger.writing():
-            assert self.ledger.end(SandboxId(sandbox_id), "exited", exit=None, reason="done")
+            assert self.ledger.end(SandboxId(sandbox_id), SandboxState.EXITED, exit=None, reason="done")
         del self.model[sandbox_id]
 
     @rule()
@@ -136,7 +140,7 @@ class LedgerMachine(RuleBasedStateMachine):
         sandbox_id = data.draw(st.sampled_from(sorted(self.model)))
         try:
             with self.ledger.writing():
-                self.ledger.set_state(SandboxId(sandbox_id), "stopping", expected=("running",))
+                self.ledger.set_state(SandboxId(sandbox_id), SandboxState.STOPPING, expected=(SandboxState.RUNNING,))
         except Conflict:
             assert self.ledger.sandbox(sandbox_id).state != "running"
 

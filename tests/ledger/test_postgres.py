@@ -23,6 +23,7 @@ from dibs.ledger.migrations import upgrade_postgres
 from dibs.ledger.rows import encode
 from dibs.ledger.store import Ledger
 from dibs.process import host_id, myself
+from dibs.sandbox import SandboxState
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home, 
     with Ledger(home) as ledger:
         row = ledger.sandbox("train")
         assert (row.state, row.tenant, row.labels) == ("running", "", {})
-        book(ledger, device("gpu-0"), state="queued")
+        book(ledger, device("gpu-0"), state=SandboxState.QUEUED)
 
 
 def test_a_ledger_of_a_newer_dibs_is_left_alone(home: Home, postgres: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.ledger.books import book, device, sandbox
+from tests.ledger.books import RECEIPT, SECRET, book, device, handle, sandbox
 
 from dibs.errors import Conflict, DibsError, NotFound
 from dibs.home import Home
-from dibs.ledger.rows import SandboxId, SandboxRow
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, myself
+from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -19,8 +21,8 @@ DEAD = ProcessName("host", "boot", 1, 2, 3)
 OTHER = ProcessName("host", "boot", 1, 4, 5)
 
 
-def add(ledger: Ledger, name: str = "", **more: object) -> SandboxRow:
-    row = sandbox(name, **more)
+def add(ledger: Ledger, name: str = "", pending: Pending | None = None, **more: Any) -> Sandbox:
+    row = sandbox(name, pending=pending, **more)
     with ledger.writing():
         ledger.add_sandbox(row)
     return row
@@ -29,16 +31,16 @@ def add(ledger: Ledger, name: str = "", **more: object) -> SandboxRow:
 def test_a_row_comes_back_as_it_was_written(home: Home) -> None:
     with Ledger(home) as ledger:
         row = add(
-            ledger, "träin", state="queued", tenant="blue", labels={"team": 'a "b"\\', "ü": ""},
-            annotations={"image": "x\0y"}, pending=b'{"env":{"A":"%s :x \\u0000"}}', origin="gateway",
+            ledger, "träin", state=SandboxState.QUEUED, tenant="blue", labels={"team": 'a "b"\\', "ü": ""},
+            annotations={"image": "x\0y"}, pending=Pending(base_env={"A": "%s :x \0"}), origin="gateway",
             expires_at=1e9 + 0.123456, created_at=1_700_000_000.654321, simulated=True, uid=2**32 - 2,
         )  # fmt: skip
-        assert ledger.sandbox(row.id) == row
+        assert ledger.sandbox(row.id).decoded() == row
 
 
 def test_a_queued_sandbox_is_served_once_and_leaves_the_queue(home: Home) -> None:
     with Ledger(home) as ledger:
-        row = add(ledger, state="queued", tenant="blue")
+        row = add(ledger, state=SandboxState.QUEUED, tenant="blue")
         with ledger.writing():
             ledger.enqueue(myself(), 0, "anna", b"{}", sandbox_id=row.id, tenant="blue")
         assert [(ticket.sandbox_id, ticket.tenant) for ticket in ledger.tickets()] == [(row.id, "blue")]
@@ -53,29 +55,29 @@ def test_a_queued_sandbox_is_served_once_and_leaves_the_queue(home: Home) -> Non
 
 def test_a_queued_sandbox_that_ends_leaves_the_queue_and_its_values_go(home: Home) -> None:
     with Ledger(home) as ledger:
-        row = add(ledger, state="queued", pending=b'{"secret":1}')
+        row = add(ledger, state=SandboxState.QUEUED, pending=SECRET)
         with ledger.writing():
             ledger.enqueue(myself(), 0, "anna", b"{}", sandbox_id=row.id)
             other = ledger.enqueue(myself(), 0, "bert", b"{}")
         with ledger.writing():
-            assert ledger.end(row.id, "failed", exit=None, reason="cancelled")
+            assert ledger.end(row.id, SandboxState.FAILED, exit=None, reason="cancelled")
         assert [ticket.id for ticket in ledger.tickets()] == [other]
         assert ledger.sandbox(row.id).pending is None
 
 
 def test_what_is_attached_may_expire_and_keeps_its_values_until_it_is_started(home: Home) -> None:
     with Ledger(home) as ledger:
-        row = add(ledger, pending=b'{"secret":1}', expires_at=5.0)
+        row = add(ledger, pending=SECRET, expires_at=5.0)
         kept = add(ledger, expires_at=5.0)
         with ledger.writing():
-            ledger.record_handle(row.id, b'{"early":1}')
+            ledger.record_handle(row.id, handle("early"))
         found = ledger.sandbox(row.id)
-        assert (found.state, found.handle, found.pending) == ("creating", b'{"early":1}', b'{"secret":1}')
+        assert (found.state, found.handle, found.pending) == ("creating", handle("early"), SECRET)
         with ledger.writing():
-            ledger.attach(row.id, handle=b'{"late":1}', receipt=b"{}", expires_at=77.5)
-            ledger.attach(kept.id, handle=b"{}", receipt=b"{}")
+            ledger.attach(row.id, handle=handle("late"), receipt=RECEIPT, expires_at=77.5)
+            ledger.attach(kept.id, handle=handle(), receipt=RECEIPT)
         found = ledger.sandbox(row.id)
-        assert (found.state, found.handle, found.expires_at) == ("running", b'{"late":1}', 77.5)
+        assert (found.state, found.handle, found.expires_at) == ("running", handle("late"), 77.5)
         assert not found.ready
         with ledger.writing():
             ledger.forget_pending(row.id)
@@ -85,14 +87,14 @@ def test_what_is_attached_may_expire_and_keeps_its_values_until_it_is_started(ho
         assert found.pending is None
         assert ledger.sandbox(kept.id).expires_at == 5.0
         with pytest.raises(Conflict, match="no longer being created"), ledger.writing():
-            ledger.record_handle(row.id, b"{}")
+            ledger.record_handle(row.id, handle())
 
 
 def test_what_was_attached_but_not_let_go_is_made_once_more_on_the_same_devices(home: Home) -> None:
     with Ledger(home) as ledger:
-        row = book(ledger, device("gpu-0"), pending=b"{}", origin="gateway")
+        row = book(ledger, device("gpu-0"), pending=SECRET, origin="gateway")
         with ledger.writing():
-            ledger.attach(row.id, handle=b'{"first":1}', receipt=b"{}", expires_at=9.0)
+            ledger.attach(row.id, handle=handle("first"), receipt=RECEIPT, expires_at=9.0)
         assert not ledger.sandbox(row.id).ready
         with ledger.writing():
             assert ledger.reopen(row.id)
@@ -101,7 +103,7 @@ def test_what_was_attached_but_not_let_go_is_made_once_more_on_the_same_devices(
         assert (found.state, found.handle, found.receipt, found.expires_at) == ("creating", None, None, None)
         assert [lease.state for lease in ledger.leases()] == ["reserved"]
         with ledger.writing():
-            ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+            ledger.attach(row.id, handle=handle(), receipt=RECEIPT)
             ledger.forget_pending(row.id)
             assert not ledger.reopen(row.id), "its command runs"
         assert ledger.sandbox(row.id).ready
@@ -110,7 +112,7 @@ def test_what_was_attached_but_not_let_go_is_made_once_more_on_the_same_devices(
 
 def test_of_two_who_take_a_sandbox_over_one_gets_it_with_its_ticket(home: Home) -> None:
     with Ledger(home) as ledger:
-        row = add(ledger, state="queued", owner=DEAD, origin="gateway")
+        row = add(ledger, state=SandboxState.QUEUED, owner=DEAD, origin="gateway")
         with ledger.writing():
             ledger.enqueue(DEAD, 0, "anna", b"{}", sandbox_id=row.id)
         with ledger.writing():
@@ -120,7 +122,7 @@ def test_of_two_who_take_a_sandbox_over_one_gets_it_with_its_ticket(home: Home) 
         assert ledger.sandbox(row.id).owner == OTHER
         assert [ticket.owner for ticket in ledger.tickets()] == [OTHER]
         with ledger.writing():
-            ledger.end(row.id, "failed", exit=None, reason="gone")
+            ledger.end(row.id, SandboxState.FAILED, exit=None, reason="gone")
         with ledger.writing():
             assert not ledger.adopt(row.id, OTHER, myself()), "what has ended is nobody's any more"
 
@@ -138,7 +140,7 @@ def test_labels_annotations_and_expiry_are_replaced(home: Home) -> None:
             ledger.set_expiry(row.id, None)
         assert ledger.sandbox(row.id).expires_at is None
         with ledger.writing():
-            ledger.end(row.id, "exited", exit=None, reason="done")
+            ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         with pytest.raises(Conflict, match="the sandbox is exited"), ledger.writing():
             ledger.set_expiry(row.id, 9.5)
         with pytest.raises(NotFound), ledger.writing():
@@ -167,7 +169,7 @@ def test_a_tenant_is_told_to_the_end_what_happened_to_its_own(home: Home) -> Non
         ledger.note("something.else")
         for row in (mine, other):
             with ledger.writing():
-                ledger.end(row.id, "exited", exit=None, reason="done")
+                ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
                 ledger.forget(row.id)
         told = [(event.kind, event.sandbox_id) for event in ledger.events(tenant="blue")]
         assert told == [(f"sandbox.{what}", mine.id) for what in ("creating", "exited", "removed")]
@@ -201,7 +203,7 @@ def test_a_name_that_was_used_before_is_the_live_one_or_the_newest(home: Home, t
             row = add(ledger, "train", created_at=float(number), tenant=tenant)
             assert ledger.sandbox("train").id == row.id
             with ledger.writing():
-                ledger.end(row.id, "exited", exit=None, reason="done")
+                ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         assert ledger.sandbox("train").id == ledger.sandbox("train", tenant=tenant).id == row.id
 
 
@@ -210,7 +212,7 @@ def test_a_clock_that_is_set_back_does_not_bring_an_older_sandbox_of_a_name_back
         for created_at in (2e9, 1e9):
             row = add(ledger, "train", created_at=created_at)
             with ledger.writing():
-                ledger.end(row.id, "exited", exit=None, reason="done")
+                ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         assert ledger.sandbox("train").id == row.id
         assert ledger.page()[0][0].id == ledger.sandboxes()[-1].id == row.id
 
@@ -236,7 +238,7 @@ def test_pages_are_whole_and_in_order(home: Home) -> None:
         assert ledger.page(labels={"n": "1"}, offset=100) == ([], 7)
         assert ledger.page(states=[]) == ([], 0)
         with ledger.writing():
-            ledger.end(rows[0].id, "exited", exit=None, reason="done")
+            ledger.end(rows[0].id, SandboxState.EXITED, exit=None, reason="done")
         assert [row.id for row in ledger.page(states=["exited"])[0]] == [rows[0].id]
         assert ledger.page(live_only=True)[1] == 19
         assert [row.id for row in ledger.sandboxes(states=["exited", "failed"])] == [rows[0].id]
@@ -263,7 +265,7 @@ def test_labels_are_found_exactly_whatever_they_contain(
     with Ledger(home) as ledger:
         for old in ledger.sandboxes():
             with ledger.writing():
-                ledger.end(old.id, "exited", exit=None, reason="done")
+                ledger.end(old.id, SandboxState.EXITED, exit=None, reason="done")
                 ledger.forget(old.id)
         rows = [add(ledger, labels=labels) for labels in kept]
         expected = {row.id for row in rows if wanted.items() <= row.labels.items()}
@@ -277,7 +279,7 @@ def test_the_oldest_ends_are_forgotten_and_nothing_of_them_stays(home: Home) -> 
         rows = [book(ledger, device("gpu-0")) for _ in range(1)]
         for _ in range(5):
             with ledger.writing():
-                ledger.end(rows[-1].id, "exited", exit=None, reason="done")
+                ledger.end(rows[-1].id, SandboxState.EXITED, exit=None, reason="done")
             rows.append(book(ledger, device("gpu-0")))
         assert ledger.ended_beyond(5) == []
         assert {row.id for row in ledger.ended_beyond(3)} == {rows[0].id, rows[1].id}
@@ -312,5 +314,5 @@ def test_others_see_that_something_has_changed(home: Home) -> None:
         assert ledger.changes_by_others() != seen
         seen = ledger.changes_by_others()
         with other.writing():
-            other.end(row.id, "exited", exit=None, reason="done")
+            other.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         assert ledger.changes_by_others() != seen

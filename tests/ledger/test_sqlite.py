@@ -24,6 +24,7 @@ from dibs.ledger.rows import encode
 from dibs.ledger.sqlite import SqliteDatabase
 from dibs.ledger.store import Ledger
 from dibs.process import host_id, myself
+from dibs.sandbox import SandboxState
 
 GPU_0 = '[{"id":"gpu-0","units":["gpu-0"]}]'
 OLD_SANDBOX = {
@@ -181,9 +182,9 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home) 
         assert ledger._db.rows("PRAGMA foreign_key_check") == []
         with pytest.raises(Busy):
             book(ledger, device("gpu-0"))
-        book(ledger, device("gpu-1"), state="queued")
+        book(ledger, device("gpu-1"), state=SandboxState.QUEUED)
         with ledger.writing():
-            assert ledger.end(row.id, "exited", exit=None, reason="done")
+            assert ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
     Ledger(home).close()
 
 

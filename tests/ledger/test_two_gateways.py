@@ -24,7 +24,7 @@ from tests.postgres import server
 
 from dibs.home import Home
 from dibs.ledger.store import Ledger
-from dibs.process import absent
+from dibs.sandbox import SandboxState
 
 _WORKER = """
 import fcntl, random, sys, time
@@ -32,17 +32,21 @@ from pathlib import Path
 from dibs.errors import BackendUnavailable, Busy
 from dibs.home import find_home
 from dibs.ledger import postgres
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow
+from dibs.ledger.rows import LeasedDevice
+from dibs.receipt import Facts, Receipt
+from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Handle, Parts, SandboxState, SandboxId, Sandbox
 from dibs.ledger.store import Ledger, new_id
-from dibs.process import absent, myself
+from dibs.process import myself
 
+RECEIPT = Receipt("", "", "fake", 1.0, "delivered", False, {}, (), (), {}, Facts(), Facts())
 locks, rounds, locked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "locked"
 if not locked:
     postgres._LOCK = "SELECT 1"
 ledger, dice, done = Ledger(find_home()), random.Random(sys.argv[4]), 0
 while done < rounds:
-    row = SandboxRow(id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state="creating", uid=0,
-                     username="a", owner=myself(), spec=b"{}", folder="/", created_at=time.time())
+    row = Sandbox(id=SandboxId(new_id("sb")), name=new_id("n"), backend="fake", state=SandboxState.CREATING, uid=0,
+                     username="a", owner=myself(), parts=Parts(spec=SandboxSpec()), folder="/", created_at=time.time())
     units = dice.sample([f"gpu-{n}" for n in range(8)], dice.randint(1, 3))
     try:
         with ledger.writing():
@@ -55,19 +59,19 @@ while done < rounds:
             if not ledger.sandbox(recorded).live:  # a worker of the other home has ended it
                 ledger.drop_unknown(recorded)
         for other in ledger.sandboxes(live_only=True):
-            if absent(other.owner):
+            if other.orphaned:
                 with ledger.writing():
-                    ledger.end(other.id, "failed", exit=None, reason="its owner is gone")
+                    ledger.end(other.id, SandboxState.FAILED, exit=None, reason="its owner is gone")
         continue
     files = [open(locks / unit, "w") for unit in units]
     for file in files:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with ledger.writing():
-        ledger.attach(row.id, handle=b"{}", receipt=b"{}")
+        ledger.attach(row.id, handle=Handle("fake", row.id, "/"), receipt=RECEIPT)
     for file in files:
         file.close()
     with ledger.writing():
-        assert ledger.end(row.id, "exited", exit=None, reason="done")
+        assert ledger.end(row.id, SandboxState.EXITED, exit=None, reason="done")
     done += 1
     print(done, flush=True)
 """
@@ -115,9 +119,9 @@ def test_no_unit_is_ever_booked_twice_though_half_are_killed(
     assert all(text.split()[-1] == str(_ROUNDS) for text in rest[4:])
     with Ledger(home) as ledger:
         for row in ledger.sandboxes(live_only=True):
-            assert absent(row.owner)
+            assert row.orphaned
             with ledger.writing():
-                ledger.end(row.id, "failed", exit=None, reason="its owner is gone")
+                ledger.end(row.id, SandboxState.FAILED, exit=None, reason="its owner is gone")
         assert ledger.holders() == {}
         assert ledger.tickets() == []
     with psycopg.connect(url) as connection:

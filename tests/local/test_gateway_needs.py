@@ -18,7 +18,7 @@ import pytest
 from tests.local.bench import PATIENCE, Bench, text_until, to_the_end
 
 from dibs.backends.local import consumption, shim_client, wire
-from dibs.backends.port import Exit, Handle, Limits, Mount, Output, Phase
+from dibs.backends.port import Exit, ExitReason, Handle, Limits, Mount, Output, Phase
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.process import absent
 from dibs.workloads.receipt import differences
@@ -257,7 +257,7 @@ def test_a_signal_reaches_everything_that_a_further_command_started(bench: Bench
     session = bench.exec(handle, "sh", "-c", "sleep 1000 & echo $!; sleep 1000 & echo $! ready; wait")
     pids = text_until(session, "ready").split()[:2]
     session.signal(9)
-    assert to_the_end(session)[2] == Exit(137, "signalled", 9)
+    assert to_the_end(session)[2] == Exit(137, ExitReason.SIGNALLED, 9)
     # Killed is not yet reaped: the sandbox's init does that in a moment.
     script = f"while kill -0 {pids[0]} 2>/dev/null || kill -0 {pids[1]} 2>/dev/null; do sleep 0.01; done; echo gone"
     assert to_the_end(bench.exec(handle, "sh", "-c", script))[0] == "gone\n"

@@ -18,7 +18,7 @@ from dibs.backends.local import cgroups
 from dibs.backends.local.logfile import Log
 from dibs.backends.local.logs import Reader
 from dibs.backends.local.shim_client import ShimSession
-from dibs.backends.port import Exec, Exit, Limits, Output, Phase
+from dibs.backends.port import Exec, Exit, ExitReason, Limits, Output, Phase
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound
 
 ORDINARY = (1 << 31) - 1  # real-time signals may be ignored by whoever started the tests
@@ -242,8 +242,8 @@ def test_exec_runs_in_the_same_sandbox(bench: Bench) -> None:
 
 def test_exec_has_exact_exit_codes(bench: Bench) -> None:
     handle = bench.start("sleep", "1000")
-    assert to_the_end(bench.exec(handle, "sh", "-c", "exit 200"))[2] == Exit(200, "exited")
-    assert to_the_end(bench.exec(handle, "sh", "-c", "kill -9 $$"))[2] == Exit(137, "signalled", 9)
+    assert to_the_end(bench.exec(handle, "sh", "-c", "exit 200"))[2] == Exit(200, ExitReason.EXITED)
+    assert to_the_end(bench.exec(handle, "sh", "-c", "kill -9 $$"))[2] == Exit(137, ExitReason.SIGNALLED, 9)
 
 
 def test_exec_has_input_environment_and_folder(bench: Bench) -> None:
@@ -293,7 +293,7 @@ def test_signals_of_an_exec_session_reach_its_command(bench: Bench) -> None:
     handle = bench.start("sleep", "1000")
     session = bench.exec(handle, "sleep", "1000")
     session.signal(signal.SIGTERM)
-    assert to_the_end(session)[2] == Exit(143, "signalled", 15)
+    assert to_the_end(session)[2] == Exit(143, ExitReason.SIGNALLED, 15)
     assert bench.backend.status(handle).phase is Phase.RUNNING
 
 

@@ -29,10 +29,10 @@ from tests.engines import shared
 from tests.engines.running import Engine
 from tests.opensandbox.conftest import Place, clear
 
-from dibs.ledger.rows import SandboxId
 from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
 from dibs.process import myself
+from dibs.sandbox import SandboxId
 
 ENDED = ("Failed", "Terminated")
 

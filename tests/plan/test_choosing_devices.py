@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from dibs.cdi.spec import ContainerEdits
 from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
 from dibs.errors import Busy, DibsError, NoMatch, NotFound, Unhealthy, Unsupported
-from dibs.ledger.rows import Holder, LeaseId, SandboxId
+from dibs.ledger.rows import Holder, LeaseId
 from dibs.plan import matching
 from dibs.plan.explanation import Fate
 from dibs.plan.matching import assign
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request import parse_request
+from dibs.sandbox import SandboxId
 
 GIB = 1 << 30
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from dibs.devices.model import ExternalUse, Inventory
 from dibs.devices.simulated import devices_of, parse_world
-from dibs.ledger.rows import Holder, LeaseId, SandboxId, unit_key
+from dibs.ledger.rows import Holder, LeaseId, unit_key
 from dibs.plan.planner import DevicePlan, World, plan_devices
 from dibs.plan.quick import Free
 from dibs.request.spec import parse_spec
+from dibs.sandbox import SandboxId
 
 HOLDER = Holder(LeaseId("ls-1"), SandboxId("sb-1"), "a", "b", 0.0, "attached")
 OTHER = ExternalUse(4711, "bob", "python")

@@ -15,11 +15,12 @@ from tests.remote.serving import Served
 from dibs.backends.port import Exec, Exit, Output, Session
 from dibs.errors import DibsError, NotFound, Timeout, exit_code_of
 from dibs.home import Home
-from dibs.ledger.rows import SandboxRow, Taint
+from dibs.ledger.rows import Taint
 from dibs.remote.rows import mapping_of
 from dibs.remote.target import Target
 from dibs.remote.workloads import RemoteWorkloads
 from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
 # What only a process on the gateway's own machine has a use for.
@@ -155,16 +156,16 @@ def whole(session: Session, data: bytes = b"") -> tuple[bytes, bytes, Exit]:
 
 
 @pytest.fixture
-def box(remote: RemoteWorkloads) -> SandboxRow:
+def box(remote: RemoteWorkloads) -> Sandbox:
     return remote.create(parse_spec({"name": "box", "gpu": "1", "command": ["sleep", "100"], "labels": {"a": "b"}}))
 
 
-def test_rows_read_the_same_from_both_sides(remote: RemoteWorkloads, box: SandboxRow, eight_gpus: Home) -> None:
+def test_rows_read_the_same_from_both_sides(remote: RemoteWorkloads, box: Sandbox, eight_gpus: Home) -> None:
     with Workloads(eight_gpus) as local:
         known = ("id", "name", "backend", "state", "uid", "username", "created_at", "started_at", "labels", "simulated")
         for here, there in zip(local.sandboxes(), remote.sandboxes(), strict=True):
             assert [getattr(here, name) for name in known] == [getattr(there, name) for name in known]
-            assert msgspec.json.decode(here.spec) == msgspec.json.decode(there.spec)
+            assert here.spec == there.spec
         for here_lease, there_lease in zip(local.leases(), remote.leases(), strict=True):
             assert here_lease == there_lease
         assert local.events("box") == remote.events("box")
@@ -203,7 +204,7 @@ def test_what_is_not_there_is_not_found(remote: RemoteWorkloads) -> None:
             call()
 
 
-def test_commands_their_streams_and_their_ends(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_commands_their_streams_and_their_ends(remote: RemoteWorkloads, box: Sandbox) -> None:
     out, err, end = whole(
         remote.exec("box", Exec(command=("sh", "-c", "cat; echo $A >&2; exit 4"), env={"A": "é"})), b"in"
     )
@@ -213,17 +214,17 @@ def test_commands_their_streams_and_their_ends(remote: RemoteWorkloads, box: San
     assert exit_code_of(failure.value) == 127
 
 
-def test_a_command_too_long_for_an_address_is_run_all_the_same(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_a_command_too_long_for_an_address_is_run_all_the_same(remote: RemoteWorkloads, box: Sandbox) -> None:
     word = "x" * 100_000
     assert whole(remote.exec("box", Exec(command=("printf", "%s", word))))[0] == word.encode()
 
 
-def test_much_goes_both_ways_at_once(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_much_goes_both_ways_at_once(remote: RemoteWorkloads, box: Sandbox) -> None:
     data = bytes(range(256)) * 20_000
     assert whole(remote.exec("box", Exec(command=("cat",))), data)[0] == data
 
 
-def test_signals_reach_the_command(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_signals_reach_the_command(remote: RemoteWorkloads, box: Sandbox) -> None:
     session = remote.exec(
         "box", Exec(command=("sh", "-c", "trap 'echo caught; exit 3' TERM; echo ready; sleep 60 & wait"))
     )
@@ -233,7 +234,7 @@ def test_signals_reach_the_command(remote: RemoteWorkloads, box: SandboxRow) -> 
     assert (out, end.code) == (b"caught\n", 3)
 
 
-def test_nothing_to_receive_is_an_empty_list_at_once(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_nothing_to_receive_is_an_empty_list_at_once(remote: RemoteWorkloads, box: Sandbox) -> None:
     session = remote.exec("box", Exec(command=("sleep", "60")))
     assert session.receive(0) == []
     session.close()
@@ -256,7 +257,7 @@ def test_files_and_logs(remote: RemoteWorkloads, tmp_path: Path) -> None:
     assert b"".join(record.data for record in remote.logs(row.id) if record.stream == "stdout") == b"one\n"
 
 
-def test_waiting_for_an_end(remote: RemoteWorkloads, box: SandboxRow) -> None:
+def test_waiting_for_an_end(remote: RemoteWorkloads, box: Sandbox) -> None:
     with pytest.raises(Timeout):
         remote.wait("box", 0.0)
     remote.pause("box")

@@ -17,6 +17,7 @@ from dibs.ledger.rows import Bound, Delegated, LeasedDevice
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, myself
 from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.sandbox import SandboxState, Step
 from dibs.settings import Settings
 from dibs.workloads.delivery import Delivery, NotYet, Run
 from dibs.workloads.dispatcher import Dispatcher
@@ -229,7 +230,7 @@ def test_what_is_moved_before_it_is_proved_is_proved_where_it_is(hands: Hands, c
     admitted = admit(service, on_cluster(2))
     assert admitted.work is not None
     delivery, run = Delivery(service.home, service.ledger), Run(*admitted.work)
-    assert delivery.advance(run, until="placed") is None
+    assert delivery.advance(run, until=Step.PLACED) is None
     cluster.move(admitted.row.id, "node-1")
     row = service.sandbox(admitted.row.id)
     resumed = delivery.resume(*admitted.work, row)
@@ -298,7 +299,7 @@ def test_it_can_be_cancelled_while_it_is_pending_and_before_it_is_submitted(
         assert service.remove(admitted.row.id, 0.0).state in ("exited", "failed")
     else:
         with service.ledger.writing():
-            service.ledger.set_state(admitted.row.id, "stopping", expected=("creating",))
+            service.ledger.set_state(admitted.row.id, SandboxState.STOPPING, expected=(SandboxState.CREATING,))
     hands.drive()
     assert service.sandboxes() == []
     assert service.leases() == []

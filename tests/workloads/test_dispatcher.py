@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.ledger.books import RECEIPT
 from tests.workloads.admitting import admit
 
-from dibs.backends.port import Exit, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
 from dibs.home import Home
-from dibs.ledger.rows import SandboxId
 from dibs.request.spec import parse_spec
+from dibs.sandbox import SandboxId, SandboxState
 from dibs.workloads.booking import Order
 from dibs.workloads.delivery import Delivery, withdraw
 from dibs.workloads.dispatcher import Dispatcher
@@ -37,7 +38,7 @@ def test_what_is_being_stopped_is_left_to_whoever_stops_it(eight_gpus: Home) -> 
     with Workloads(eight_gpus) as service:
         row = service.create(parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
         with service.ledger.writing():
-            service.ledger.set_state(row.id, "stopping", expected=("running",))
+            service.ledger.set_state(row.id, SandboxState.STOPPING, expected=(SandboxState.RUNNING,))
         order = Order(
             spec=parse_spec({}), backend=service.backend_of(row), sandbox_id=SandboxId(row.id), who=service.identity
         )
@@ -51,11 +52,9 @@ def test_two_who_see_the_same_end_make_it_once_more_and_do_not_end_it(eight_gpus
     with Workloads(eight_gpus) as service:
         admitted = admit(service, parse_spec({"gpu": 1, "command": ["sleep", "60"]}))
         with service.ledger.writing():
-            service.ledger.attach(
-                admitted.row.id, handle=b'{"backend":"local","sandbox_id":"x","folder":"/x"}', receipt=b"{}"
-            )
+            service.ledger.attach(admitted.row.id, handle=Handle("local", "x", "/x"), receipt=RECEIPT)
         row = service.sandbox(admitted.row.id)
-        gone = Status(Phase.EXITED, Exit(1, "not-started"))
+        gone = Status(Phase.EXITED, Exit(1, ExitReason.NOT_STARTED))
         for _ in range(2):
             assert finish(service.ledger, service.registry, row, gone) is False
         assert service.sandbox(row.id).state == "creating"

@@ -14,9 +14,9 @@ from tests.postgres import server
 from dibs.devices.simulated import parse_world, simulate
 from dibs.errors import BackendUnavailable, Busy
 from dibs.home import Home
-from dibs.ledger.rows import SandboxRow
 from dibs.process import absent
 from dibs.request import parse_spec
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
 
@@ -70,7 +70,7 @@ def service(eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Workloads(eight_gpus)
 
 
-def _end(service: Workloads, *rows: SandboxRow) -> None:
+def _end(service: Workloads, *rows: Sandbox) -> None:
     with Workloads(service.home) as last:
         for row in rows:
             last.remove(row.id, 0.0)

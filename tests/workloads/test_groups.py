@@ -18,7 +18,7 @@ from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.workloads.groups import launch_group
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import reconcile
-from dibs.workloads.service import Workloads, exit_of
+from dibs.workloads.service import Workloads
 
 SLEEP = {"command": ["sleep", "1000"], "grace": "0s"}
 
@@ -202,7 +202,7 @@ def test_when_one_fails_and_its_maker_is_gone_the_policy_decides(
     fake(service).finish(first.id, 1)
     reconcile(service.ledger, service.registry)
     assert [service.sandbox(row.id).state for row in others] == ["running", "running"], "its maker is there"
-    monkeypatch.setattr("dibs.workloads.group_policy.absent", lambda _: True)
+    monkeypatch.setattr("dibs.sandbox.absent", lambda _: True)
     reconcile(service.ledger, service.registry)
     assert {service.sandbox(row.id).live for row in others} == {policy == "continue"}
     for row in others:
@@ -212,17 +212,17 @@ def test_when_one_fails_and_its_maker_is_gone_the_policy_decides(
 
 def test_members_that_are_ended_get_their_grace(service: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
     group = launch_group(service, on_fake(grace="5s"), 2, foreground=False)
-    monkeypatch.setattr("dibs.workloads.group_policy.absent", lambda _: True)
+    monkeypatch.setattr("dibs.sandbox.absent", lambda _: True)
     fake(service).finish(group.members[0].row.id, 1)
     reconcile(service.ledger, service.registry)
-    ended = exit_of(service.sandbox(group.members[1].row.id))
+    ended = service.sandbox(group.members[1].row.id).exit
     assert ended is not None
     assert ended.signal == 15
 
 
 def test_the_groups_of_other_users_are_left_to_them(service: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
     group = launch_group(service, on_fake(), 2, foreground=False)
-    monkeypatch.setattr("dibs.workloads.group_policy.absent", lambda _: True)
+    monkeypatch.setattr("dibs.sandbox.absent", lambda _: True)
     another = Identity(name="eve", uid=os.getuid() + 1, sees_all=True)
     monkeypatch.setattr("dibs.workloads.group_policy.this_process", lambda: another)
     fake(service).finish(group.members[0].row.id, 1)
@@ -233,7 +233,7 @@ def test_the_groups_of_other_users_are_left_to_them(service: Workloads, monkeypa
 
 def test_members_that_end_well_end_no_other(service: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
     group = launch_group(service, on_fake(1), 2, foreground=False)
-    monkeypatch.setattr("dibs.workloads.group_policy.absent", lambda _: True)
+    monkeypatch.setattr("dibs.sandbox.absent", lambda _: True)
     fake(service).finish(group.members[0].row.id, 0)
     reconcile(service.ledger, service.registry)
     assert service.sandbox(group.members[1].row.id).state == "running"

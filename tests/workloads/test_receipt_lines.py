@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from dibs.backends.port import Expectation, Limits, Mount, MountFact, NodeFact, Observation, Realisation, Workload
 from dibs.devices.simulated import devices_of, parse_world
 from dibs.ledger.rows import Share
+from dibs.receipt import Receipt, ReceiptLine
 from dibs.request import parse_spec
-from dibs.workloads.receipt import Receipt, ReceiptLine, differences, write_receipt
+from dibs.workloads.receipt import differences, write_receipt
 
 DATA = MountFact("/data", "ro", "inode 1 on 254:0")
 EXPECTED = Expectation(

@@ -12,9 +12,10 @@ import pytest
 from dibs.backends.fake import FakeBackend
 from dibs.backends.port import Handle, Phase, Status
 from dibs.errors import BackendUnavailable, StateError
-from dibs.ledger.rows import SandboxRow, encode
+from dibs.ledger.rows import encode
 from dibs.process import ProcessName, absent, name_of
 from dibs.request import parse_spec
+from dibs.sandbox import Sandbox
 from dibs.workloads import late
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.service import Workloads
@@ -37,7 +38,7 @@ def dead() -> ProcessName:
     return name
 
 
-def record(service: Workloads, row: SandboxRow, **changed: ProcessName | None) -> None:
+def record(service: Workloads, row: Sandbox, **changed: ProcessName | None) -> None:
     """Write into the ledger that other processes are the sandbox's."""
     handle = msgspec.structs.replace(handle_of(row), **changed)
     with service.ledger.writing():
@@ -161,9 +162,8 @@ def test_how_a_sandbox_ended_that_may_not_be_read_is_told_as_lost_once_its_proce
     found = service.sandbox(row.id)
     assert found.state == "failed"
     assert found.exit is not None
-    ended = msgspec.json.decode(found.exit)
-    assert (ended["code"], ended["reason"]) == (1, "lost")
-    assert "STATE_FOLDER_CLOSED" in ended["detail"]
+    assert (found.exit.code, found.exit.reason) == (1, "lost")
+    assert "STATE_FOLDER_CLOSED" in found.exit.detail
 
 
 def test_a_sandbox_that_may_not_be_read_and_has_no_keeper_stays_booked(

@@ -9,9 +9,10 @@ import pytest
 
 from dibs.errors import Busy, DibsError
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId
+from dibs.ledger.rows import LeasedDevice
 from dibs.ledger.store import Ledger
 from dibs.request import parse_spec
+from dibs.sandbox import SandboxId
 from dibs.workloads.service import Workloads
 
 SLEEP = {"command": ["sleep", "1000"]}

@@ -34,11 +34,43 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import msgspec
 
 from dibs.devices.model import Attachment, DeviceId
-from dibs.process import ProcessName
+from dibs.receipt import NodeFact
 from dibs.request.model import Request
+from dibs.sandbox import Exit, ExitReason, Handle
 
 if TYPE_CHECKING:
     import socket  # loading it takes longer than the rest of this file
+
+__all__ = [
+    "Backend",
+    "Capability",
+    "Exec",
+    "Exit",
+    "ExitReason",
+    "Expectation",
+    "GrantedDevice",
+    "Handle",
+    "Isolation",
+    "Limits",
+    "LogRecord",
+    "Mount",
+    "MountFact",
+    "Network",
+    "NodeFact",
+    "Observation",
+    "Output",
+    "Phase",
+    "PlacedDevice",
+    "Placement",
+    "PublishedPort",
+    "Realisation",
+    "Scheduler",
+    "Session",
+    "Status",
+    "Usage",
+    "Workload",
+    "scheduler_of",
+]
 
 Network = Literal["host", "none", "private"]
 
@@ -116,18 +148,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     delegated: Request | None = None  # what a scheduler has to find; None: its devices are booked, and are in `devices`
 
 
-class NodeFact(msgspec.Struct, frozen=True, order=True):
-    """A device node: where, of which kind, with which numbers."""
-
-    path: str
-    kind: str  # "c" or "b"
-    major: int
-    minor: int
-
-    def __str__(self) -> str:
-        return f"{self.path} {self.kind} {self.major}:{self.minor}"
-
-
 class MountFact(msgspec.Struct, frozen=True, order=True):
     """A mount that can be reached in the workload. `source` says what is mounted, in words that can be compared:
 
@@ -201,17 +221,6 @@ class Realisation(msgspec.Struct, frozen=True):
     order: dict[str, Any] = {}  # what is sent, values of the environment included; it is never kept
 
 
-class Handle(msgspec.Struct, frozen=True):
-    """A created workload. `keeper` owns it (shim, engine); `init` is its first process, if it is one of this host."""
-
-    backend: str
-    sandbox_id: str
-    folder: str
-    keeper: ProcessName | None = None
-    init: ProcessName | None = None
-    data: dict[str, str] = {}
-
-
 class Phase(enum.StrEnum):
     HELD = "held"  # created, the command not started
     RUNNING = "running"
@@ -219,16 +228,6 @@ class Phase(enum.StrEnum):
     EXITED = "exited"
     ABSENT = "absent"  # proved gone, and left no exit status behind
     UNKNOWN = "unknown"  # cannot be looked at from here
-
-
-class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a workload ended. `code` is what a shell would show: 128 + n for a signal."""
-
-    code: int
-    reason: str = "exited"  # exited, signalled, stopped, expired, out-of-memory, client-gone, lost, not-started
-    signal: int | None = None
-    detail: str = ""
-    at: float = 0.0  # seconds since the epoch
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from dibs.cli.names import sandbox_names
 from dibs.cli.output import Cell, output_option, paint, show, show_data, simulated_banner, table, terminal_width
 
 if TYPE_CHECKING:
-    from dibs.workloads.receipt import Receipt
+    from dibs.receipt import Receipt
 
 
 @click.command()

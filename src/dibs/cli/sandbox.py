@@ -15,7 +15,8 @@ from dibs.cli.until import until
 from dibs.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
-    from dibs.ledger.rows import Lease, SandboxRow
+    from dibs.ledger.rows import Lease
+    from dibs.sandbox import Sandbox
     from dibs.workloads.service import Workloads
 
 _MOST_LISTED = 100  # of those that have ended; there may be very many
@@ -152,7 +153,7 @@ def _flat(value: Any) -> str:
     return str(value)
 
 
-def _lease_of(service: Workloads, row: SandboxRow) -> Lease | None:
+def _lease_of(service: Workloads, row: Sandbox) -> Lease | None:
     """What a sandbox holds, or held."""
     return next((lease for lease in service.leases(all=True) if lease.sandbox_id == row.id), None)
 
@@ -163,14 +164,10 @@ def sandbox_data(service: Workloads, reference: str) -> dict[str, Any]:
     return _data(row, _lease_of(service, row))
 
 
-def _data(row: SandboxRow, lease: Lease | None) -> dict[str, Any]:
+def _data(row: Sandbox, lease: Lease | None) -> dict[str, Any]:
     import msgspec
 
-    from dibs.request.spec import SandboxSpec
-    from dibs.workloads.service import exit_of
-
-    spec = msgspec.json.decode(row.spec, type=SandboxSpec)
-    result = exit_of(row)
+    spec, result = row.spec, row.exit
     return {
         "id": row.id,
         "name": row.name,
@@ -294,7 +291,6 @@ def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
     """
     from dibs.remote.choose import open_service
     from dibs.workloads.reconcile import describe
-    from dibs.workloads.service import exit_of
 
     limit = _duration(timeout, "timeout")
     until = None if limit is None else time.monotonic() + limit
@@ -303,7 +299,7 @@ def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
         for name in sandboxes:
             left = None if until is None else max(0.0, until - time.monotonic())
             row = service.wait(name, left)
-            end = exit_of(row)
+            end = row.exit
             assert end is not None  # it has ended, or `wait` would have raised Timeout
             ends[row.name] = end
     if output == "table":

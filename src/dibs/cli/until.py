@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dibs.ledger.rows import SandboxRow
+    from dibs.sandbox import Sandbox
     from dibs.workloads.service import Workloads
 
 
-def until(row: SandboxRow, now: float) -> str:
+def until(row: Sandbox, now: float) -> str:
     """How long it will live; empty if nothing ends it."""
     from dibs.request.durations import show_duration
 

@@ -31,7 +31,7 @@ from dibs.gateway.state import Gateway
 from dibs.gateway.threads import Pool
 from dibs.gateway.tracing import traced
 from dibs.home import Home
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.settings import Settings
 from dibs.workloads.admission import rehearse
 from dibs.workloads.dispatcher import Dispatcher
@@ -61,7 +61,7 @@ def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> A
     metrics = Metrics()
     metrics.in_threads.set_function(lambda: pool.long_running)
 
-    def delivered(row: SandboxRow, seconds: float) -> None:
+    def delivered(row: Sandbox, seconds: float) -> None:
         metrics.create_seconds.labels(row.backend, "ready").observe(seconds)
 
     def in_flight() -> int:

@@ -32,6 +32,7 @@ from dibs.backends.port import (
     Capability,
     Exec,
     Exit,
+    ExitReason,
     Handle,
     LogRecord,
     Network,
@@ -489,7 +490,7 @@ def _checked(handle: Handle, sandbox_id: str, place: Path, uid: int) -> Handle:
 def _from_processes(handle: Handle, detail: str) -> Status:
     """What the kernel says of a sandbox whose user's process cannot be asked."""
     if handle.keeper is not None and absent(handle.keeper) and (handle.init is None or absent(handle.init)):
-        return Status(Phase.ABSENT, Exit(137, "lost", 9, "its shim is gone, and how it ended cannot be read"))
+        return Status(Phase.ABSENT, Exit(137, ExitReason.LOST, 9, "its shim is gone, and how it ended cannot be read"))
     return Status(Phase.UNKNOWN, detail=detail)
 
 

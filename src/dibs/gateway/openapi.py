@@ -16,11 +16,11 @@ from dibs.gateway.native.host import AllQuery, TaintQuery
 from dibs.gateway.native.sandboxes import EventsQuery, GraceQuery, ListQuery, WaitQuery
 from dibs.gateway.native.streams import FilesQuery, FollowQuery, LogsQuery
 from dibs.plan.explanation import Explanation
+from dibs.receipt import Receipt
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.wire import service as wv
 from dibs.wire.requests import EXPLAIN_SCHEMA, REQUEST_SCHEMA
-from dibs.workloads.receipt import Receipt
 
 READ, WRITE, DEVICES, ADMIN = "sandboxes:read", "sandboxes:write", "devices:write", "admin"
 ANY = "any"  # a token, whatever its scopes

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.ledger.rows import DAMAGE, Event, damaged
+from dibs.ledger.rows import Event
+from dibs.sandbox import DAMAGE, damaged
 
 if TYPE_CHECKING:
     from dibs.ledger.database import Database

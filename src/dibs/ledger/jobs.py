@@ -20,9 +20,10 @@ import msgspec
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.books import Beside
 from dibs.ledger.database import Duplicate
-from dibs.ledger.rows import DAMAGE, damaged, decoded, encode, sealed, unsealed
+from dibs.ledger.rows import decoded, encode, sealed, unsealed
 from dibs.ledger.tickets import PROCESS
 from dibs.process import ProcessName
+from dibs.sandbox import DAMAGE, damaged
 
 JobId = NewType("JobId", str)
 JobState = Literal["queued", "creating", "running", "stopping", "suspended", "complete", "failed"]

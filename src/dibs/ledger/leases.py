@@ -16,7 +16,8 @@ import msgspec
 
 from dibs.errors import Busy
 from dibs.ledger.books import Books, new_id
-from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, SandboxId, Share, damaged, decoded, encode, unit_key
+from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, Share, decoded, encode, unit_key
+from dibs.sandbox import SandboxId, damaged
 
 _DEVICES = msgspec.json.Decoder(tuple[LeasedDevice, ...])
 

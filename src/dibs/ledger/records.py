@@ -22,9 +22,11 @@ import msgspec
 
 from dibs.errors import BackendUnavailable, StateError
 from dibs.home import Home
-from dibs.ledger.rows import Lease, LeasedDevice, SandboxId, encode, sealed, unit_key, unsealed
+from dibs.ledger.rows import Lease, LeasedDevice, encode, sealed, unit_key, unsealed
 from dibs.ledger.sandboxes import Sandboxes
 from dibs.ledger.tickets import PROCESS
+from dibs.receipt import Receipt
+from dibs.sandbox import Exit, Handle, SandboxId, SandboxState
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +68,7 @@ class Records(Sandboxes):
 
     # -- keeping them -------------------------------------------------------------------------------------------------
 
-    def record_handle(self, sandbox_id: SandboxId, handle: bytes, fence: int | None = None) -> None:
+    def record_handle(self, sandbox_id: SandboxId, handle: Handle, fence: int | None = None) -> None:
         super().record_handle(sandbox_id, handle, fence)
         self._record(sandbox_id)
 
@@ -74,8 +76,8 @@ class Records(Sandboxes):
         self,
         sandbox_id: SandboxId,
         *,
-        handle: bytes,
-        receipt: bytes,
+        handle: Handle,
+        receipt: Receipt,
         expires_at: float | None = None,
         fence: int | None = None,
     ) -> None:
@@ -100,7 +102,7 @@ class Records(Sandboxes):
             self._drop_record(sandbox_id)
         return reopened
 
-    def end(self, sandbox_id: SandboxId, state: str, *, exit: bytes | None, reason: str) -> bool:  # noqa: A002
+    def end(self, sandbox_id: SandboxId, state: SandboxState, *, exit: Exit | None, reason: str) -> bool:  # noqa: A002
         first = super().end(sandbox_id, state, exit=exit, reason=reason)
         self._drop_record(sandbox_id)
         return first

@@ -7,15 +7,12 @@ from zlib import crc32
 
 import msgspec
 
-from dibs.errors import StateError
 from dibs.process import ProcessName
+from dibs.sandbox import DAMAGE, SandboxId, damaged
 
-SandboxId = NewType("SandboxId", str)
 CLUSTER = "cluster:"  # how the name of a domain begins that is no host
 LeaseId = NewType("LeaseId", str)
 
-SandboxState = Literal["queued", "creating", "running", "paused", "stopping", "exited", "failed"]
-Step = Literal["booked", "created", "placed", "proved", "started"]
 LeaseState = Literal["reserved", "attached", "draining", "free"]
 
 
@@ -101,59 +98,6 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
         return Delegated(self.claim) if self.kind == "delegated" else Bound(self.claim, self.node, self.devices)
 
 
-class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One sandbox, alive or ended. `spec`, `handle`, `receipt`, `exit` and `pending` are JSON, decoded by whoever
-    knows them.
-
-    `labels` may change later, the spec keeps what was asked. `annotations` are what a facade keeps of its own.
-    `pending` is the request with all its values, as long as a gateway still has to deliver it. `origin` is "" for a
-    dibs process of its own, "gateway" for what a gateway has accepted: that is taken over when the gateway dies.
-
-    `step`: how far its delivery has come. `fence` counts who has delivered it: one that was taken over by another
-    process is refused by its older number. `waits_for` is what a scheduler says while it has not placed it. `group`:
-    the id that the members of a group share, each with its `rank`.
-    """
-
-    id: SandboxId
-    name: str
-    backend: str
-    state: SandboxState
-    uid: int
-    username: str
-    owner: ProcessName
-    spec: bytes
-    folder: str
-    created_at: float
-    handle: bytes | None = None
-    receipt: bytes | None = None
-    exit: bytes | None = None
-    reason: str | None = None
-    simulated: bool = False
-    started_at: float | None = None
-    ended_at: float | None = None
-    tenant: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    pending: bytes | None = None
-    origin: Literal["", "gateway"] = ""
-    expires_at: float | None = None
-    domain: str = ""  # the cluster whose scheduler chooses its devices; "": this host
-    step: Step = "booked"
-    fence: int = 0
-    waits_for: str = ""
-    group: str = ""
-    rank: int = 0
-
-    @property
-    def live(self) -> bool:
-        return self.ended_at is None
-
-    @property
-    def ready(self) -> bool:
-        """Its command has been let go, and it takes further ones. (Attached alone is not enough.)"""
-        return self.state == "running" and self.pending is None
-
-
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has a unit of hardware, and since when."""
 
@@ -208,16 +152,6 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 T = TypeVar("T")
-# What reading a value raises that is not what was written.
-DAMAGE = (msgspec.DecodeError, ValueError, TypeError, AttributeError, LookupError)
-
-
-def damaged(what: str, reason: object) -> StateError:
-    """Something in the ledger that cannot be believed. Nothing is decided on it."""
-    return StateError(
-        f"the ledger is damaged: {what}: {reason}", field="ledger", code="LEDGER_CORRUPT",
-        remedy="move the file away (`dibs doctor` says how); a new one is made, and what lives is entered in it",
-    )  # fmt: skip
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes | str, what: str) -> T:

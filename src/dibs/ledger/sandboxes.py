@@ -1,9 +1,7 @@
-"""Sandboxes: their life as the ledger records it, and how they are found again. A part of `store.Ledger`.
+"""Sandboxes in the ledger: what moves them through their states (see `dibs.sandbox`), and how they are found again. A
+part of `store.Ledger`.
 
-    queued → creating → running ⇄ paused → stopping → exited
-       └────────┴──────────┴──────────┴────────→ failed
-
-Every verb that moves a sandbox says where it must be; whoever comes second learns so and changes nothing.
+Every verb that moves a sandbox says where it must be; the second of two callers gets a Conflict and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +14,11 @@ import msgspec
 
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.leases import Leases
-from dibs.ledger.rows import CLUSTER, DAMAGE, SandboxId, SandboxRow, Step, damaged, decoded, encode, sealed, unsealed
+from dibs.ledger.rows import CLUSTER, decoded, encode, sealed, unsealed
 from dibs.ledger.tickets import PROCESS, Tickets
 from dibs.process import ProcessName
+from dibs.receipt import Receipt
+from dibs.sandbox import DAMAGE, Exit, Handle, Parts, Sandbox, SandboxId, SandboxState, Step, damaged
 
 _STRINGS = msgspec.json.Decoder(dict[str, str])
 LONGEST_REFERENCE = 128  # characters; names and ids are shorter
@@ -29,7 +29,7 @@ _UNKNOWN_REMEDY = "`dibs sandbox ls --all` shows what there is"
 class Sandboxes(Leases, Tickets):
     # -- their life -------------------------------------------------------------------------------------------------
 
-    def add_sandbox(self, row: SandboxRow) -> None:
+    def add_sandbox(self, row: Sandbox) -> None:
         """Enter a sandbox that is about to be created, or that waits for it. Its name must be free in its tenant."""
         self._db.require_room()
         added = self._db.execute(
@@ -42,18 +42,18 @@ class Sandboxes(Leases, Tickets):
             domain=row.domain or self.host,
             name=row.name,
             backend=row.backend,
-            state=row.state,
+            state=row.state.value,
             uid=row.uid,
             username=row.username,
             owner=sealed(encode(row.owner)),
-            spec=row.spec.decode(),
+            spec=_json(row.parts.spec),
             folder=row.folder,
             simulated=int(row.simulated),
             created_at=row.created_at,
             tenant=row.tenant,
             labels=encode(row.labels),
             annotations=encode(row.annotations),
-            pending=_text(row.pending),
+            pending=_json(row.parts.pending),
             origin=row.origin,
             expires_at=row.expires_at,
             group=row.group,
@@ -76,14 +76,14 @@ class Sandboxes(Leases, Tickets):
         self._leave_queue(sandbox_id, "served")
         self.note("sandbox.creating", sandbox_id=sandbox_id)
 
-    def record_handle(self, sandbox_id: SandboxId, handle: bytes, fence: int | None = None) -> None:
+    def record_handle(self, sandbox_id: SandboxId, handle: Handle, fence: int | None = None) -> None:
         """What is being created has a name on its backend already: whoever finds the row later can look for it."""
         self._move(
             sandbox_id,
             "UPDATE sandboxes SET handle = :handle, step = 'created' WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
             fence,
-            handle=sealed(handle.decode()),
+            handle=sealed(encode(handle)),
         )
 
     def tell_placement(self, sandbox_id: SandboxId, step: Step, waits_for: str, fence: int | None = None) -> None:
@@ -96,7 +96,7 @@ class Sandboxes(Leases, Tickets):
             "UPDATE sandboxes SET step = :step, waits_for = :waits_for WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
             fence,
-            step=step, waits_for=waits_for,
+            step=step.value, waits_for=waits_for,
         )  # fmt: skip
         if waits_for:
             self.note("sandbox.pending", sandbox_id=sandbox_id, detail=waits_for)
@@ -105,8 +105,8 @@ class Sandboxes(Leases, Tickets):
         self,
         sandbox_id: SandboxId,
         *,
-        handle: bytes,
-        receipt: bytes,
+        handle: Handle,
+        receipt: Receipt,
         expires_at: float | None = None,
         fence: int | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Sandboxes(Leases, Tickets):
             " WHERE id = :id AND state = 'creating'",
             "the sandbox is no longer being created",
             fence,
-            handle=sealed(handle.decode()), receipt=receipt.decode(), now=now, expires=expires_at,
+            handle=sealed(encode(handle)), receipt=encode(receipt), now=now, expires=expires_at,
         )  # fmt: skip
         self._db.execute(
             "UPDATE leases SET state = 'attached', changed_at = :now WHERE sandbox_id = :id AND state = 'reserved'",
@@ -160,12 +160,12 @@ class Sandboxes(Leases, Tickets):
         if self._db.execute(statement, id=sandbox_id, **values) != 1:
             raise Conflict(refusal, field="sandbox", value=sandbox_id)
 
-    def set_state(self, sandbox_id: SandboxId, state: str, *, expected: Sequence[str]) -> None:
+    def set_state(self, sandbox_id: SandboxId, state: SandboxState, *, expected: Sequence[SandboxState]) -> None:
         """Move a live sandbox on, if it is where the caller believes it to be."""
         marks, values = _marks("e", expected)
         changed = self._db.execute(
             f"UPDATE sandboxes SET state = :state WHERE id = :id AND state IN ({marks})",  # noqa: S608 - marks are ours
-            id=sandbox_id, state=state, **values,
+            id=sandbox_id, state=state.value, **values,
         )  # fmt: skip
         if changed != 1:
             row = self.sandbox(sandbox_id)
@@ -173,21 +173,21 @@ class Sandboxes(Leases, Tickets):
                 f"the sandbox is {row.state}", field="sandbox", value=row.name, code="WRONG_STATE",
                 remedy=f"this needs a sandbox that is {' or '.join(expected)}",
             )  # fmt: skip
-        if state == "stopping":
+        if state is SandboxState.STOPPING:
             self._db.execute(
                 "UPDATE leases SET state = 'draining', changed_at = :now WHERE sandbox_id = :id AND state <> 'free'",
                 id=sandbox_id, now=time.time(),
             )  # fmt: skip
         self.note(f"sandbox.{state}", sandbox_id=sandbox_id)
 
-    def end(self, sandbox_id: SandboxId, state: str, *, exit: bytes | None, reason: str) -> bool:  # noqa: A002
+    def end(self, sandbox_id: SandboxId, state: SandboxState, *, exit: Exit | None, reason: str) -> bool:  # noqa: A002
         """The workload is proved gone: record how it ended, free its devices and its place in the queue. False if that
         was done before."""
         now = time.time()
         changed = self._db.execute(
             "UPDATE sandboxes SET state = :state, exit = :exit, reason = :reason, ended_at = :now, pending = NULL"
             " WHERE id = :id AND ended_at IS NULL",
-            id=sandbox_id, state=state, exit=_text(exit), reason=reason, now=now,
+            id=sandbox_id, state=state.value, exit=_json(exit), reason=reason, now=now,
         )  # fmt: skip
         if changed != 1:
             return False
@@ -211,10 +211,9 @@ class Sandboxes(Leases, Tickets):
 
     # -- what may change while they live ------------------------------------------------------------------------------
 
-    def keep_receipt(self, sandbox_id: SandboxId, receipt: bytes) -> None:
-        self._db.execute(
-            "UPDATE sandboxes SET receipt = :receipt WHERE id = :id", id=sandbox_id, receipt=receipt.decode()
-        )
+    def keep_receipt(self, sandbox_id: SandboxId, receipt: Receipt) -> None:
+        statement = "UPDATE sandboxes SET receipt = :receipt WHERE id = :id"
+        self._db.execute(statement, id=sandbox_id, receipt=encode(receipt))
 
     def set_labels(self, sandbox_id: SandboxId, labels: Mapping[str, str]) -> None:
         """Put these labels in place of those it had."""
@@ -235,7 +234,7 @@ class Sandboxes(Leases, Tickets):
             row = self.sandbox(sandbox_id)
             raise Conflict(f"the sandbox is {row.state}", field="sandbox", value=row.name, code="WRONG_STATE")
 
-    def adopt(self, sandbox_id: SandboxId, old_owner: ProcessName, new_owner: ProcessName) -> bool:
+    def adopt(self, sandbox_id: SandboxId, old_owner: ProcessName | None, new_owner: ProcessName) -> bool:
         """Take a live sandbox over from a process that is gone, with its place in the queue. Of several who try, one
         gets True."""
         changed = self._db.execute(
@@ -270,7 +269,7 @@ class Sandboxes(Leases, Tickets):
 
     def sandboxes(
         self, *, live_only: bool = False, tenant: str | None = None, states: Sequence[str] | None = None
-    ) -> list[SandboxRow]:
+    ) -> list[Sandbox]:
         """Those of this host and of its clusters, oldest first. `tenant` None: all tenants'."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
         rows = self._db.rows(
@@ -284,7 +283,7 @@ class Sandboxes(Leases, Tickets):
         statement = "SELECT 1 FROM sandboxes WHERE group_id <> '' AND ended_at IS NULL LIMIT 1"
         return bool(self._db.rows(statement))
 
-    def group(self, group: str) -> list[SandboxRow]:
+    def group(self, group: str) -> list[Sandbox]:
         """The members of a group, alive or ended, by rank."""
         rows = self._db.rows(
             f"SELECT * FROM sandboxes WHERE group_id = :group AND {self._here()} ORDER BY rank",  # noqa: S608 - fixed text
@@ -310,7 +309,7 @@ class Sandboxes(Leases, Tickets):
         offset: int = 0,
         limit: int = 50,
         newest_first: bool = True,
-    ) -> tuple[list[SandboxRow], int]:
+    ) -> tuple[list[Sandbox], int]:
         """A part of those that pass the filters (all labels must be there), and how many pass."""
         where, values = _filter(live_only=live_only, tenant=tenant, states=states)
         order = "seq DESC" if newest_first else "seq"
@@ -324,7 +323,7 @@ class Sandboxes(Leases, Tickets):
         )  # fmt: skip
         return [_sandbox(row) for row in rows], int(total)
 
-    def annotated(self, key: str, *, tenant: str | None = None) -> list[SandboxRow]:
+    def annotated(self, key: str, *, tenant: str | None = None) -> list[Sandbox]:
         """Ended sandboxes that a facade still shows: those that have this annotation."""
         where, values = _filter(live_only=False, tenant=tenant, states=None)
         rows = self._db.rows(
@@ -336,7 +335,7 @@ class Sandboxes(Leases, Tickets):
 
     def _page_of_labelled(
         self, where: str, values: dict[str, Any], labels: Mapping[str, str], order: str, offset: int, limit: int
-    ) -> tuple[list[SandboxRow], int]:
+    ) -> tuple[list[Sandbox], int]:
         """The text of the labels narrows the search in the database; that they are really there is looked up here."""
         wanted = dict(labels).items()
         if any(len(key) + len(value) > LONGEST_LABEL for key, value in wanted):
@@ -359,7 +358,7 @@ class Sandboxes(Leases, Tickets):
         )
         return [_sandbox(row) for row in rows], len(ids)
 
-    def ended_beyond(self, keep: int, limit: int = 100) -> list[SandboxRow]:
+    def ended_beyond(self, keep: int, limit: int = 100) -> list[Sandbox]:
         """Ended sandboxes that are not among the `keep` that ended last; not more than `limit` of them."""
         rows = self._db.rows(
             f"SELECT * FROM sandboxes WHERE {self._here()} AND ended_at IS NOT NULL"  # noqa: S608 - fixed text
@@ -368,7 +367,7 @@ class Sandboxes(Leases, Tickets):
         )  # fmt: skip
         return [_sandbox(row) for row in rows]
 
-    def sandbox(self, reference: str, *, tenant: str | None = None, uid: int | None = None) -> SandboxRow:
+    def sandbox(self, reference: str, *, tenant: str | None = None, uid: int | None = None) -> Sandbox:
         """By id, by the start of an id, or by name: the live one, else the newest that had it.
 
         A tenant finds its own only; another's is as unknown as one that never was. Without a tenant all are looked at,
@@ -434,39 +433,41 @@ def _like(text: str) -> str:
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
-def _text(data: bytes | None) -> str | None:
-    return data.decode() if data is not None else None
+def _json(part: object) -> str | None:
+    """A part of a sandbox as it is kept: it is text already where it comes from a ledger."""
+    return part if part is None or isinstance(part, str) else encode(part)
 
 
 def _strings(text: str) -> dict[str, str]:
     return _STRINGS.decode(text) if text != "{}" else {}
 
 
-def _sandbox(row: Any) -> SandboxRow:
+def _sandbox(row: Any) -> Sandbox:
     try:
         return _whole(row)
     except DAMAGE as error:
         raise damaged(f"sandbox {row['id']}", error) from error
 
 
-def _whole(row: Any) -> SandboxRow:
-    def data(key: str) -> bytes | None:
-        return row[key].encode() if row[key] is not None else None
-
-    return SandboxRow(
+def _whole(row: Any) -> Sandbox:
+    handle = row["handle"]
+    return Sandbox(
         id=row["id"],
         name=row["name"],
         backend=row["backend"],
-        state=row["state"],
+        state=SandboxState(row["state"]),
         uid=row["uid"],
         username=row["username"],
         owner=PROCESS.decode(unsealed(row["owner"], "owner")),
-        spec=row["spec"].encode(),
         folder=row["folder"],
         created_at=row["created_at"],
-        handle=unsealed(row["handle"], "handle").encode() if row["handle"] is not None else None,
-        receipt=data("receipt"),
-        exit=data("exit"),
+        parts=Parts(
+            spec=row["spec"],
+            handle=unsealed(handle, "handle") if handle is not None else None,
+            receipt=row["receipt"],
+            exit=row["exit"],
+            pending=row["pending"],
+        ),
         reason=row["reason"],
         simulated=bool(row["simulated"]),
         started_at=row["started_at"],
@@ -474,11 +475,10 @@ def _whole(row: Any) -> SandboxRow:
         tenant=row["tenant"],
         labels=_strings(row["labels"]),
         annotations=_strings(row["annotations"]),
-        pending=data("pending"),
         origin=row["origin"],
         expires_at=row["expires_at"],
         domain=row["domain"] if row["domain"].startswith(CLUSTER) else "",
-        step=row["step"],
+        step=Step(row["step"]),
         fence=row["fence"],
         waits_for=row["waits_for"],
         group=row["group_id"],

@@ -19,11 +19,11 @@ import msgspec
 from dibs.backends.local.shim_client import Connection, ShimSession
 from dibs.backends.port import Session
 from dibs.errors import BackendUnavailable, NotFound
-from dibs.ledger.rows import SandboxRow
 from dibs.ledger.store import new_id
-from dibs.remote.rows import sandbox_row
+from dibs.remote.rows import sandbox_of
 from dibs.remote.session import CONTROL, Socket, news, refusal_of
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.wire import sandboxes as ws
 from dibs.workloads.waiting import WaitNews
 
@@ -63,7 +63,7 @@ class _Back:
 
 def launch(
     service: RemoteWorkloads, spec: SandboxSpec, base_env: Mapping[str, str] | None, on_wait: OnWait, on_note: OnNote
-) -> tuple[SandboxRow, Session | None, Socket | None]:
+) -> tuple[Sandbox, Session | None, Socket | None]:
     """The sandbox, our own session with it, and the line on which its end is told; without a session the line is the
     conversation."""
     asked = {"run": service.asked(spec, base_env), "foreground": True, "direct": True, "ticket": new_id("tk")}
@@ -99,14 +99,14 @@ class _Attempt:
         self._on_note = on_note
         self._back = back
 
-    def run(self) -> tuple[SandboxRow, Session | None, Socket | None]:
+    def run(self) -> tuple[Sandbox, Session | None, Socket | None]:
         line = self._service.open("/run")
         try:
             line.send(CONTROL + msgspec.json.encode(self._asked))
             for words in news(line):
                 self._back.here()
                 if "sandbox" in words:
-                    return sandbox_row(msgspec.convert(words["sandbox"], ws.Sandbox)), self.session, line
+                    return sandbox_of(msgspec.convert(words["sandbox"], ws.Sandbox)), self.session, line
                 self._hear(line, words)
         except OSError as error:
             line.close()
@@ -142,7 +142,7 @@ def _attach(folder: str) -> ShimSession | None:
     return ShimSession(connection, hello)
 
 
-def _attached(service: RemoteWorkloads, sandbox_id: str, back: _Back) -> SandboxRow | None:
+def _attached(service: RemoteWorkloads, sandbox_id: str, back: _Back) -> Sandbox | None:
     """The service went while it started our command: the sandbox if it runs, or None if it did not come to that."""
     while True:
         try:
@@ -157,7 +157,7 @@ def _attached(service: RemoteWorkloads, sandbox_id: str, back: _Back) -> Sandbox
         time.sleep(_PAUSES[0])
 
 
-def settle(service: RemoteWorkloads, sandbox_id: str, line: Socket | None) -> SandboxRow:
+def settle(service: RemoteWorkloads, sandbox_id: str, line: Socket | None) -> Sandbox:
     """Tell the service that the command has ended; its devices are free afterwards."""
     if line is not None:
         with suppress(OSError):  # it was restarted meanwhile, and sees by itself what has ended

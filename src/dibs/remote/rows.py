@@ -16,6 +16,7 @@ from dibs.ledger import rows
 from dibs.process import ProcessName
 from dibs.request import parse_request
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Exit, ExitReason, Parts, Sandbox, SandboxId, SandboxState
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.workloads.world import DeviceState
@@ -57,19 +58,20 @@ def mapping_of(spec: SandboxSpec, *, here: bool) -> dict[str, Any]:
 _DEFAULT = SandboxSpec()
 
 
-def sandbox_row(found: ws.Sandbox) -> rows.SandboxRow:
-    return rows.SandboxRow(
-        id=rows.SandboxId(found.id),
+def sandbox_of(found: ws.Sandbox) -> Sandbox:
+    end = found.exit
+    return Sandbox(
+        id=SandboxId(found.id),
         name=found.name,
         backend=found.backend,
-        state=found.state,
+        state=SandboxState(found.state),
         uid=found.uid,
         username=found.user,
-        owner=_NOBODY,
-        spec=msgspec.json.encode(found.spec),
-        folder="",
+        parts=Parts(
+            spec=msgspec.convert(found.spec, SandboxSpec),
+            exit=Exit(end.code, ExitReason(end.reason), end.signal, end.detail, end.at) if end is not None else None,
+        ),
         created_at=found.created_at,
-        exit=msgspec.json.encode(found.exit) if found.exit is not None else None,
         reason=found.reason,
         simulated=found.simulated,
         started_at=found.started_at,
@@ -96,7 +98,7 @@ def lease_row(found: wd.Lease) -> rows.Lease:
     )
     return rows.Lease(
         id=rows.LeaseId(found.id),
-        sandbox_id=rows.SandboxId(found.sandbox_id),
+        sandbox_id=SandboxId(found.sandbox_id),
         state=found.state,
         devices=devices,
         created_at=found.created_at,
@@ -164,7 +166,7 @@ def _device_state(found: wd.Device) -> DeviceState:
     if found.holder is not None:
         one = found.holder
         holder = rows.Holder(
-            rows.LeaseId(one.lease_id), rows.SandboxId(one.sandbox_id), one.sandbox, one.user, one.since, one.state,
+            rows.LeaseId(one.lease_id), SandboxId(one.sandbox_id), one.sandbox, one.user, one.since, one.state,
             one.tenant,
         )  # fmt: skip
     return DeviceState(device, found.state, holder, found.note)

@@ -25,7 +25,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from dibs.backends.port import Exit, Output
+from dibs.backends.port import Exit, ExitReason, Output
 from dibs.errors import Conflict, DibsError
 from dibs.http import query
 from dibs.remote.line import API, Line, error_of, problem_of
@@ -270,7 +270,7 @@ class RemoteSession:
         except OSError:
             messages = None
         if messages is None:
-            self._exit = Exit(137, "lost", 9, "the connection to the gateway broke off")
+            self._exit = Exit(137, ExitReason.LOST, 9, "the connection to the gateway broke off")
             return [self._exit]
         found: list[Output | Exit] = []
         for message in messages:

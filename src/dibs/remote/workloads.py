@@ -17,17 +17,18 @@ from dibs.backends.port import Exec, LogRecord, Session
 from dibs.devices.model import Device, Inventory
 from dibs.errors import BackendUnavailable, NotFound, Timeout
 from dibs.http import Response, segment
-from dibs.ledger.rows import Event, Lease, SandboxRow, Taint, Ticket
+from dibs.ledger.rows import Event, Lease, Taint, Ticket
 from dibs.plan.explanation import Explanation
+from dibs.receipt import Receipt
 from dibs.remote.choose import host_socket
 from dibs.remote.line import Line
-from dibs.remote.rows import device_of, event_row, inventory_of, lease_row, mapping_of, sandbox_row, ticket_row
+from dibs.remote.rows import device_of, event_row, inventory_of, lease_row, mapping_of, sandbox_of, ticket_row
 from dibs.remote.target import Target
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.wire import service as wv
-from dibs.workloads.receipt import Receipt
 from dibs.workloads.waiting import WaitNews
 from dibs.workloads.world import DeviceState
 
@@ -79,7 +80,7 @@ class RemoteWorkloads:
         path = f"/devices/{segment(name)}/taints"
         return self._line.ask(wd.TaintsGone, "DELETE", path, key=key or None).removed
 
-    def sandboxes(self, *, all: bool = False) -> list[SandboxRow]:  # noqa: A002
+    def sandboxes(self, *, all: bool = False) -> list[Sandbox]:  # noqa: A002
         found: list[ws.Sandbox] = []
         page = 1
         while True:
@@ -88,9 +89,9 @@ class RemoteWorkloads:
             if len(answer.sandboxes) < _PAGE:
                 break
             page += 1
-        return [sandbox_row(one) for one in reversed(found)]  # a gateway tells the newest first
+        return [sandbox_of(one) for one in reversed(found)]  # a gateway tells the newest first
 
-    def recent(self, limit: int, *, all: bool = False) -> tuple[list[SandboxRow], list[Lease], int]:  # noqa: A002
+    def recent(self, limit: int, *, all: bool = False) -> tuple[list[Sandbox], list[Lease], int]:  # noqa: A002
         """The newest sandboxes, newest first (0: every one of them), their leases, and how many there are in all."""
         found: list[ws.Sandbox] = []
         page, size = 1, min(limit, _PAGE) or _PAGE
@@ -100,10 +101,10 @@ class RemoteWorkloads:
             if len(answer.sandboxes) < size or 0 < limit <= len(found):
                 break
             page += 1
-        return [sandbox_row(one) for one in found[: limit or None]], self.leases(all=all), answer.total
+        return [sandbox_of(one) for one in found[: limit or None]], self.leases(all=all), answer.total
 
-    def sandbox(self, reference: str) -> SandboxRow:
-        return sandbox_row(self._line.ask(ws.Sandbox, "GET", self._path(reference)))
+    def sandbox(self, reference: str) -> Sandbox:
+        return sandbox_of(self._line.ask(ws.Sandbox, "GET", self._path(reference)))
 
     @staticmethod
     def _path(reference: str, verb: str = "") -> str:
@@ -173,7 +174,7 @@ class RemoteWorkloads:
         base_env: Mapping[str, str] | None = None,
         on_wait: Callable[[WaitNews], None] | None = None,
         on_note: Callable[[str], None] | None = None,
-    ) -> SandboxRow:
+    ) -> Sandbox:
         line, row = self._make(spec, base_env, False, on_wait, on_note)
         line.close()
         return row
@@ -185,7 +186,7 @@ class RemoteWorkloads:
         base_env: Mapping[str, str] | None = None,
         on_wait: Callable[[WaitNews], None] | None = None,
         on_note: Callable[[str], None] | None = None,
-    ) -> tuple[SandboxRow, Session]:
+    ) -> tuple[Sandbox, Session]:
         from dibs.remote.session import RemoteSession
 
         if self.target.address == f"unix://{host_socket()}":
@@ -223,7 +224,7 @@ class RemoteWorkloads:
         foreground: bool,
         on_wait: Callable[[WaitNews], None] | None,
         on_note: Callable[[str], None] | None,
-    ) -> tuple[Socket, SandboxRow]:
+    ) -> tuple[Socket, Sandbox]:
         from dibs.remote.session import CONTROL, Socket, news, refusal_of
 
         mapping = self.asked(spec, base_env)
@@ -238,7 +239,7 @@ class RemoteWorkloads:
                 elif "error" in words:
                     raise refusal_of(words["error"])
                 elif "sandbox" in words:
-                    return line, sandbox_row(msgspec.convert(words["sandbox"], ws.Sandbox))
+                    return line, sandbox_of(msgspec.convert(words["sandbox"], ws.Sandbox))
         except OSError as error:
             line.close()
             raise self._line.broken(error.strerror or "the connection ended") from error
@@ -304,29 +305,29 @@ class RemoteWorkloads:
     def resume(self, reference: str) -> None:
         self._line.ask(ws.Sandbox, "POST", self._path(reference, "resume"))
 
-    def stop(self, reference: str, grace_seconds: float | None = None) -> SandboxRow:
+    def stop(self, reference: str, grace_seconds: float | None = None) -> Sandbox:
         return self._end("POST", self._path(reference, "stop"), grace_seconds)
 
-    def remove(self, reference: str, grace_seconds: float | None = None) -> SandboxRow:
+    def remove(self, reference: str, grace_seconds: float | None = None) -> Sandbox:
         return self._end("DELETE", self._path(reference), grace_seconds)
 
-    def _end(self, method: str, path: str, grace: float | None) -> SandboxRow:
+    def _end(self, method: str, path: str, grace: float | None) -> Sandbox:
         words = None if grace is None else f"{round(grace * 1000)}ms" if grace < 60 else f"{round(grace)}s"
-        return sandbox_row(self._line.ask(ws.Sandbox, method, path, patience=_SLOW + (grace or 0.0), grace=words))
+        return sandbox_of(self._line.ask(ws.Sandbox, method, path, patience=_SLOW + (grace or 0.0), grace=words))
 
-    def wait(self, reference: str, timeout: float | None = None) -> SandboxRow:
+    def wait(self, reference: str, timeout: float | None = None) -> Sandbox:
         until = None if timeout is None else time.monotonic() + timeout
         path = self._path(reference, "wait")
         while True:
             left = _POLL if until is None else max(0.0, min(_POLL, until - time.monotonic()))
-            row = sandbox_row(self._line.ask(ws.Sandbox, "GET", path, patience=left + _POLL, timeout=left))
+            row = sandbox_of(self._line.ask(ws.Sandbox, "GET", path, patience=left + _POLL, timeout=left))
             if not row.live:
                 return row
             if until is not None and time.monotonic() >= until:
                 remedy = "wait longer, or stop it"
                 raise Timeout("the sandbox still runs", field="sandbox", value=row.name, remedy=remedy)
 
-    def settle(self, reference: str) -> SandboxRow:
+    def settle(self, reference: str) -> Sandbox:
         """A gateway settles what has ended before it tells of the end. One that was not in between is told of it."""
         if reference in self._direct:
             from dibs.remote.direct import settle

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dibs.backends.port import Exit, Output
 from dibs.home import Home
+from dibs.receipt import Receipt
 from dibs.sdk.process import Process, Result
 from dibs.sdk.sandbox import Sandbox, _read, launch, words
-from dibs.workloads.receipt import Receipt
 
 if TYPE_CHECKING:
     from typing import Self, Unpack

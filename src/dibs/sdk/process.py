@@ -15,8 +15,8 @@ import msgspec
 
 from dibs.backends.port import Exit, Output, Session
 from dibs.errors import Conflict, Timeout
+from dibs.receipt import Receipt
 from dibs.request.durations import show_duration
-from dibs.workloads.receipt import Receipt
 
 if TYPE_CHECKING:
     from typing import Self

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from dibs.backends.port import Exec, Exit, LogRecord
 from dibs.errors import Conflict
 from dibs.home import Home
+from dibs.receipt import Receipt
 from dibs.remote.choose import open_service
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.sdk.process import Process, Result
 from dibs.workloads.files import copy_from, copy_to
-from dibs.workloads.receipt import Receipt
 from dibs.workloads.world import DeviceState
 
 if TYPE_CHECKING:
@@ -236,9 +236,7 @@ class Sandbox:
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Until its main command has ended."""
-        from dibs.workloads.service import exit_of
-
-        end = exit_of(self._service.wait(self.id, timeout))
+        end = self._service.wait(self.id, timeout).exit
         if end is None:
             raise Conflict("the sandbox has no exit status", field="sandbox", value=self.id)
         return end

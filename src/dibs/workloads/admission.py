@@ -33,13 +33,14 @@ from dibs.errors import (
     Unsupported,
 )
 from dibs.ledger.idempotency import Idempotency
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, encode
+from dibs.ledger.rows import LeasedDevice, encode
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox, SandboxId
 from dibs.workloads import networks
-from dibs.workloads.booking import Booking, Entered, Order, Pending
+from dibs.workloads.booking import Booking, Entered, Order
 from dibs.workloads.delivery import ledger_away
 from dibs.workloads.explain import backend_problems, choose
 from dibs.workloads.reconcile import reconcile
@@ -74,7 +75,7 @@ def asks_no_engine(asking: Asking) -> bool:
 class Admitted(msgspec.Struct, frozen=True):
     """An accepted sandbox. `work` is there if it can be delivered at once; `again` if it was accepted before."""
 
-    row: SandboxRow
+    row: Sandbox
     work: tuple[Order, Prepared] | None = None
     again: bool = False
     devices: tuple[LeasedDevice, ...] = ()
@@ -259,16 +260,19 @@ def _below(real: str, folder: str) -> bool:
     return real == shared or real.startswith(shared.rstrip("/") + "/")
 
 
-def waiting_for(workloads: Workloads, row: SandboxRow) -> dict[str, Any]:
+def waiting_for(workloads: Workloads, row: Sandbox) -> dict[str, Any]:
     """What a queued sandbox waits for, now: its place, the length of the queue, and the planner's words."""
     ledger = workloads.ledger
     tickets = ledger.tickets()
     mine = next((ticket for ticket in tickets if ticket.sandbox_id == row.id), None)
     if mine is None or row.pending is None:
         return {}
-    pending = msgspec.json.decode(row.pending, type=Pending)
     order = Order(
-        spec=pending.spec, backend=workloads.backend_of(row), sandbox_id=row.id, who=workloads.identity, origin=GATEWAY
+        spec=row.pending.spec,
+        backend=workloads.backend_of(row),
+        sandbox_id=row.id,
+        who=workloads.identity,
+        origin=GATEWAY,
     )
     decision = _booking(workloads).decide([order], workloads.inventory(), mine.id, waits=True)
     if isinstance(decision, Refusal):

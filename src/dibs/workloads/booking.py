@@ -25,13 +25,14 @@ from dibs.backends.port import Backend, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import QuotaExceeded, StateError
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Share, Ticket, encode
+from dibs.ledger.rows import LeasedDevice, Share, Ticket, encode
 from dibs.ledger.store import Ledger
 from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
 from dibs.plan.quick import Free
 from dibs.process import myself
 from dibs.request.model import GpuWish, Request
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Parts, Pending, Sandbox, SandboxId, SandboxState
 from dibs.settings import Quota
 from dibs.workloads.identity import Identity
 from dibs.workloads.images import check_image
@@ -53,25 +54,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     foreground: bool = False
     origin: Literal["", "gateway"] = ""  # "gateway": any gateway on this ledger finishes what was begun
     annotations: Mapping[str, str] = {}
-    fence: int = 0  # of the row: see `SandboxRow`
+    fence: int = 0  # of the row: see `Sandbox`
     group: str = ""
     rank: int = 0
     group_env: Mapping[str, str] = {}  # what a member is told of its group
-
-
-class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a gateway must remember of an accepted sandbox until it runs: the values that are kept nowhere else."""
-
-    spec: SandboxSpec
-    base_env: dict[str, str] = {}
-    afar: bool = False
 
 
 class Entered(msgspec.Struct, frozen=True):
     """A sandbox whose row is in the ledger; its devices are booked next, in the same transaction."""
 
     order: Order
-    row: SandboxRow
+    row: Sandbox
     prepared: Prepared
 
 
@@ -125,7 +118,7 @@ class Booking:
         plans: Sequence[DevicePlan],
         inventory: Inventory,
         *,
-        queued: SandboxRow | None = None,
+        queued: Sandbox | None = None,
     ) -> tuple[Entered, ...]:
         """Render and write down what was decided. If this raises a refusal of a single order, nothing was written, so
         that several orders can share a transaction. `queued`: the row of a single order that has waited."""
@@ -134,7 +127,7 @@ class Booking:
             self._ledger.book_queued(queued.id)
             return tuple(Entered(order, queued, prepared) for order, prepared in ready)
         return tuple(
-            Entered(order, self._add(order, state="creating", simulated=prepared.simulated), prepared)
+            Entered(order, self._add(order, state=SandboxState.CREATING, simulated=prepared.simulated), prepared)
             for order, prepared in ready
         )
 
@@ -142,9 +135,9 @@ class Booking:
         """Book the devices of what was entered. Raises Busy if another has one of them by now."""
         return tuple(Booked(one.order, one.row, one.prepared, self._lease(one)) for one in entered)
 
-    def queue(self, order: Order) -> SandboxRow:
+    def queue(self, order: Order) -> Sandbox:
         """Enter a sandbox that waits, and its place in the queue; part of the caller's transaction."""
-        row = self._add(order, state="queued")
+        row = self._add(order, state=SandboxState.QUEUED)
         request = encode(order.spec.resources).encode()
         self._ledger.enqueue(
             myself(), order.who.uid, order.who.name, request, sandbox_id=order.sandbox_id, tenant=order.who.tenant,
@@ -258,11 +251,11 @@ class Booking:
             gateway=bool(order.origin) or order.who.gateway, group_env=order.group_env,
         )  # fmt: skip
 
-    def _add(self, order: Order, *, state: Literal["queued", "creating"], simulated: bool = False) -> SandboxRow:
+    def _add(self, order: Order, *, state: SandboxState, simulated: bool = False) -> Sandbox:
         pending = None
         if order.origin:
-            pending = msgspec.json.encode(Pending(order.spec, dict(order.base_env), order.who.afar))
-        row = SandboxRow(
+            pending = Pending(order.spec, dict(order.base_env), order.who.afar)
+        row = Sandbox(
             id=order.sandbox_id,
             name=order.spec.name or order.sandbox_id,
             backend=order.backend.name,
@@ -271,14 +264,13 @@ class Booking:
             username=order.who.name,
             tenant=order.who.tenant,
             owner=myself(),
-            spec=encode(_without_values(order.spec)).encode(),
+            parts=Parts(spec=_without_values(order.spec), pending=pending),
             folder=str(self._home.sandbox(order.sandbox_id)),
             created_at=time.time(),
             simulated=simulated,
             labels=dict(order.spec.labels),
             annotations=dict(order.annotations),
             origin=order.origin,
-            pending=pending,
             domain=getattr(order.backend, "domain", ""),
             group=order.group,
             rank=order.rank,

@@ -29,6 +29,7 @@ import msgspec
 from dibs.backends.port import (
     Backend,
     Exit,
+    ExitReason,
     Expectation,
     Handle,
     Observation,
@@ -42,10 +43,12 @@ from dibs.backends.port import (
 from dibs.devices.model import Device
 from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, DibsError, NoMatch, Problem, Timeout
 from dibs.home import Home
-from dibs.ledger.rows import LeasedDevice, SandboxId, SandboxRow, Step, decoded, encode
+from dibs.ledger.rows import LeasedDevice
 from dibs.ledger.store import Ledger
 from dibs.process import myself
+from dibs.receipt import Receipt
 from dibs.request.durations import show_duration
+from dibs.sandbox import Sandbox, SandboxId, SandboxState, Step
 from dibs.workloads import late
 from dibs.workloads.booking import Order
 from dibs.workloads.quotas import least_gpus
@@ -77,7 +80,7 @@ class Run:
         prepared: Prepared,
         attach: Callable[[Handle], Session] | None = None,
         *,
-        step: Step = "booked",
+        step: Step = Step.BOOKED,
         handle: Handle | None = None,
     ) -> None:
         """`attach`: how a foreground session is opened, if not by the backend; only where the command is held."""
@@ -86,7 +89,7 @@ class Run:
         self.step = step
         self.handle = handle
         self.session: Session | None = None
-        self.receipt = b""
+        self.receipt: Receipt | None = None
         self._attach = attach
         self.tries = _TRIES
         self.given_up = False
@@ -122,7 +125,7 @@ class Delivery:
     def deliver_all(self, runs: Sequence[Run]) -> None:
         """Drive several to the end in this thread, all or none: create all, prove all, start all. If one fails, what
         was done of the others is undone too, and its reason is raised."""
-        phases: tuple[Step, ...] = ("placed", "proved", "started") if len(runs) > 1 else ("started",)
+        phases: tuple[Step, ...] = (Step.PLACED, Step.PROVED, Step.STARTED) if len(runs) > 1 else (Step.STARTED,)
         try:
             for until in phases:
                 waiting = list(runs)
@@ -139,26 +142,25 @@ class Delivery:
                 self.give_up(run, error)
             raise
 
-    def resume(self, order: Order, prepared: Prepared, row: SandboxRow) -> Run:
+    def resume(self, order: Order, prepared: Prepared, row: Sandbox) -> Run:
         """What another process had begun. A scheduler still has it; anywhere else nothing of it may be left."""
-        if row.handle is not None and scheduler_of(order.backend) is not None:
-            handle = decoded(_HANDLE, row.handle, f"handle of {row.id}")
-            if order.backend.status(handle).phase is not Phase.ABSENT:
-                return Run(order, prepared, step="created", handle=handle)
+        handle = row.handle if scheduler_of(order.backend) is not None else None
+        if handle is not None and order.backend.status(handle).phase is not Phase.ABSENT:
+            return Run(order, prepared, step=Step.CREATED, handle=handle)
         order.backend.discard(Handle(order.backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
         return Run(order, prepared)
 
-    def advance(self, run: Run, until: Step = "started") -> NotYet | None:
+    def advance(self, run: Run, until: Step = Step.STARTED) -> NotYet | None:
         """Go as far as it goes without waiting; None when it has come to `until`. If a step fails, what was done is
         undone, and the reason is raised."""
         steps: dict[Step, Callable[[Run], NotYet | None]] = {
-            "booked": self._create,
-            "created": self._place,
-            "placed": self._prove,
-            "proved": self._start,
+            Step.BOOKED: self._create,
+            Step.CREATED: self._place,
+            Step.PLACED: self._prove,
+            Step.PROVED: self._start,
         }
         try:
-            while run.step not in (until, "started"):
+            while run.step not in (until, Step.STARTED):
                 waits = steps[run.step](run)
                 if waits is not None:
                     return waits
@@ -191,13 +193,13 @@ class Delivery:
             return
         if not backend.holds:
             with self._ledger.writing():
-                self._ledger.record_handle(order.sandbox_id, encode(run.handle).encode(), order.fence)
-        run.step = "created"
+                self._ledger.record_handle(order.sandbox_id, run.handle, order.fence)
+        run.step = Step.CREATED
 
     def _place(self, run: Run) -> NotYet | None:
         scheduler, wanted = scheduler_of(run.backend), run.prepared.workload.delegated
         if scheduler is None or wanted is None:
-            run.step = "placed"
+            run.step = Step.PLACED
             return None
         assert run.handle is not None  # it was created
         try:
@@ -214,15 +216,15 @@ class Delivery:
             raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", "gpu", wanted.flags(), reason, "ask its administrator"))
         run.prepared = placed(run.prepared, scheduler, found)
         with self._ledger.writing():
-            self._ledger.tell_placement(run.order.sandbox_id, "placed", "", run.order.fence)
+            self._ledger.tell_placement(run.order.sandbox_id, Step.PLACED, "", run.order.fence)
             self._ledger.bind(run.order.sandbox_id, found.node, tuple(map(_leased, found.devices)))
-        run.step = "placed"
+        run.step = Step.PLACED
         return None
 
     def _pending(self, run: Run, found: Placement) -> NotYet:
         order = run.order
         with self._ledger.writing():
-            self._ledger.tell_placement(order.sandbox_id, "created", found.reason, order.fence)
+            self._ledger.tell_placement(order.sandbox_id, Step.CREATED, found.reason, order.fence)
         asked = order.spec.wait_seconds
         limit = _PLACING if asked is None else asked
         if time.time() - self._ledger.sandbox(order.sandbox_id).created_at >= limit:
@@ -251,12 +253,12 @@ class Delivery:
             ttl = run.prepared.workload.ttl_seconds
             self._ledger.attach(
                 order.sandbox_id,
-                handle=encode(handle).encode(),
+                handle=handle,
                 receipt=run.receipt,
                 expires_at=None if ttl is None else time.time() + ttl,
                 fence=order.fence,
             )
-        run.step = "proved"
+        run.step = Step.PROVED
 
     def _check_not_taken(self, order: Order, prepared: Prepared, handle: Handle) -> None:
         """Raises Busy if a container that dibs did not start has taken a device since it was planned. Where the command
@@ -278,7 +280,7 @@ class Delivery:
             run.backend.stop(run.handle, 0.0)
             run.backend.delete(run.handle)
             run.handle = None
-        run.step = "booked"
+        run.step = Step.BOOKED
         return True
 
     def _start(self, run: Run) -> None:
@@ -290,26 +292,27 @@ class Delivery:
             try:
                 run.backend.start(run.handle)
             except DibsError as error:
+                assert run.receipt is not None  # it was proved
                 with suppress(DibsError), self._ledger.writing():  # why it did not start matters more than the books
                     self._ledger.keep_receipt(order.sandbox_id, not_started(run.receipt, error.problems))
                 raise
-        run.step = "started"
+        run.step = Step.STARTED
         if order.origin:
             # It runs: that the ledger is away now ends nothing. A gateway forgets the values later.
             with suppress(BackendUnavailable), self._ledger.writing():
                 self._ledger.forget_pending(order.sandbox_id)
 
-    def _written(self, order: Order, prepared: Prepared, observed: Observation) -> bytes:
+    def _written(self, order: Order, prepared: Prepared, observed: Observation) -> Receipt:
         """The receipt; raises DeliveryMismatch, with the receipt kept, if not everything is as planned.
 
         What was seen counts, even if the command has ended since.
         """
         realisation = prepared.realisation
         problems = differences(realisation.expectation, observed)
-        receipt = encode(write_receipt(
+        receipt = write_receipt(
             order.spec, prepared.workload, prepared.devices, realisation, observed, problems, at=time.time(),
             simulated=prepared.simulated, notes=prepared.notes, told_env=prepared.told_env, shares=prepared.shares,
-        )).encode()  # fmt: skip
+        )  # fmt: skip
         if problems:
             with self._ledger.writing():
                 self._ledger.keep_receipt(order.sandbox_id, receipt)
@@ -320,13 +323,13 @@ class Delivery:
 
     # -- afterwards -------------------------------------------------------------------------------------------------
 
-    def follow(self, row: SandboxRow, backend: Backend) -> None:
+    def follow(self, row: Sandbox, backend: Backend) -> None:
         """See where a running sandbox of a cluster is. One that was moved is booked and looked at where it is now; if
         it does not have there what it was promised, it ends."""
         scheduler = scheduler_of(backend)
-        if scheduler is None or row.handle is None or row.receipt is None:
+        handle, receipt = row.handle, row.receipt
+        if scheduler is None or handle is None or receipt is None:
             return
-        handle = decoded(_HANDLE, row.handle, f"handle of {row.id}")
         found = scheduler.placement(handle)
         devices = tuple(map(_leased, found.devices))
         leases = self._ledger.leases(sandbox_id=row.id)
@@ -343,7 +346,7 @@ class Delivery:
         note = f"moved to {found.node} by the scheduler of {scheduler.domain}"
         with self._ledger.writing():
             self._ledger.bind(row.id, found.node, devices)
-            self._ledger.keep_receipt(row.id, moved(row.receipt, _devices(scheduler, found), seen, note))
+            self._ledger.keep_receipt(row.id, moved(receipt, _devices(scheduler, found), seen, note))
 
     # -- undoing ----------------------------------------------------------------------------------------------------
 
@@ -387,15 +390,15 @@ class Delivery:
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
         """Record why there is no sandbox, and free what it had."""
-        if self._ledger.sandbox(sandbox_id).state == "stopping":
+        if self._ledger.sandbox(sandbox_id).state is SandboxState.STOPPING:
             with self._ledger.writing():
                 withdraw(self._ledger, sandbox_id)
             return
         code = error.code if isinstance(error, DibsError) else type(error).__name__
         detail = f"{code}: {error}"
-        result = Exit(1, "not-started", detail=detail, at=time.time())
+        result = Exit(1, ExitReason.NOT_STARTED, detail=detail, at=time.time())
         with self._ledger.writing():
-            self._ledger.end(sandbox_id, "failed", exit=encode(result).encode(), reason=detail.splitlines()[0])
+            self._ledger.end(sandbox_id, SandboxState.FAILED, exit=result, reason=detail.splitlines()[0])
 
 
 def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observation:
@@ -415,8 +418,8 @@ def ledger_away(error: BaseException) -> bool:
 
 def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:
     """A sandbox that was removed before it ran, and of which nothing is left; part of the caller's transaction."""
-    result = Exit(0, "stopped", detail="removed before it ran", at=time.time())
-    ledger.end(sandbox_id, "exited", exit=encode(result).encode(), reason=result.detail)
+    result = Exit(0, ExitReason.STOPPED, detail="removed before it ran", at=time.time())
+    ledger.end(sandbox_id, SandboxState.EXITED, exit=result, reason=result.detail)
 
 
 def placed(prepared: Prepared, scheduler: Scheduler, placement: Placement) -> Prepared:

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.backends.port import Exit, Handle, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
-from dibs.ledger.rows import SandboxId, SandboxRow, Ticket
+from dibs.ledger.rows import Ticket
 from dibs.plan.planner import Refusal
 from dibs.process import ProcessName, absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
+from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState
 from dibs.workloads.admission import GATEWAY, Admitted
-from dibs.workloads.booking import Booking, Order, Pending
+from dibs.workloads.booking import Booking, Order
 from dibs.workloads.delivery import Delivery, Run, ledger_away, withdraw
 from dibs.workloads.identity import Identity
 from dibs.workloads.listening import EVERYTHING, Listening
@@ -66,7 +67,7 @@ class Dispatcher:
         make: Callable[[], Workloads],
         *,
         workers: int = 4,
-        on_ready: Callable[[SandboxRow, float], None] | None = None,
+        on_ready: Callable[[Sandbox, float], None] | None = None,
         in_flight: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -160,9 +161,9 @@ class Dispatcher:
         try:
             delivery = Delivery(workloads.home, workloads.ledger, workloads.registry)
             row = workloads.ledger.sandbox(order.sandbox_id)
-            if row.state == "stopping" and row.handle is None:
+            if row.state is SandboxState.STOPPING and not row.created:
                 self._let_go(workloads, order)
-            if row.state != "creating" or row.fence != order.fence:
+            if row.state is not SandboxState.CREATING or row.fence != order.fence:
                 return False  # it is past this already: whatever runs there now is not ours to touch
             if parked is not None:
                 run = parked[1]
@@ -202,7 +203,7 @@ class Dispatcher:
             if ledger.sandbox(order.sandbox_id).state == "stopping":
                 withdraw(ledger, order.sandbox_id)
 
-    def _resume(self, workloads: Workloads, delivery: Delivery, order: Order, row: SandboxRow) -> Run:
+    def _resume(self, workloads: Workloads, delivery: Delivery, order: Order, row: Sandbox) -> Run:
         """What another gateway had begun."""
         try:
             prepared = Booking(workloads.home, workloads.ledger).again(order, workloads.inventory())
@@ -342,16 +343,18 @@ class Dispatcher:
             ledger.forget_beats(time.time() - _FORGOTTEN)
         beats = ledger.beats()
         self._beats = {}
-        for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
-            if row.domain:
+        for row in ledger.sandboxes(
+            live_only=True, states=(SandboxState.QUEUED, SandboxState.CREATING, SandboxState.STOPPING)
+        ):
+            if row.domain and row.owner is not None:
                 number = beats.get(row.owner)
                 known = before.get(row.owner)
                 self._beats[row.owner] = known if known is not None and known[0] == number else (number, now)
 
-    def _gone(self, row: SandboxRow) -> bool:
+    def _gone(self, row: Sandbox) -> bool:
         """Whether its owner will not go on with it: it is proved gone, or it is on another host, has given no sign of
         life for long, and what it delivers can be delivered from here as well."""
-        if absent(row.owner):
+        if row.owner is None or absent(row.owner):
             return True
         silent = row.owner in self._beats and self._clock() - self._beats[row.owner][1] > _SILENT
         return silent and bool(row.domain) and row.owner.boot != boot_id()
@@ -361,14 +364,20 @@ class Dispatcher:
         ledger = workloads.ledger
         with self._lock:
             in_hand = set(self._in_hand)  # before the look: what is finished meanwhile is still read as unfinished
-        for row in ledger.sandboxes(live_only=True, states=("queued", "creating", "stopping")):
-            if row.id in in_hand or (row.state == "stopping" and row.handle and not row.domain):
+        for row in ledger.sandboxes(
+            live_only=True, states=(SandboxState.QUEUED, SandboxState.CREATING, SandboxState.STOPPING)
+        ):
+            if row.id in in_hand or (row.state is SandboxState.STOPPING and row.created and not row.domain):
                 continue
             if row.origin != GATEWAY:
-                if row.state == "creating" and row.domain and self._gone(row):
+                if row.state is SandboxState.CREATING and row.domain and self._gone(row):
                     self._void(workloads, row)
                 continue
-            if row.state == "creating" and row.owner == myself() and time.time() - row.created_at < _THOROUGH:
+            if (
+                row.state is SandboxState.CREATING
+                and row.owner == myself()
+                and time.time() - row.created_at < _THOROUGH
+            ):
                 continue  # just admitted: whoever did that is about to submit it
             if row.owner != myself():
                 if not self._gone(row):
@@ -377,27 +386,27 @@ class Dispatcher:
                     if not ledger.adopt(row.id, row.owner, myself()):
                         continue  # another gateway was faster
                 row = ledger.sandbox(row.id)  # noqa: PLW2901 - its fence has moved
-            if row.state == "stopping" and row.handle:
+            if row.state is SandboxState.STOPPING and row.created:
                 workloads.stop(row.id, 0.0)
-            elif row.state != "queued":
+            elif row.state is not SandboxState.QUEUED:
                 self._hand_out(_order(workloads, row), None)
             else:
                 self._wake.set()
 
-    def _void(self, workloads: Workloads, row: SandboxRow) -> None:
+    def _void(self, workloads: Workloads, row: Sandbox) -> None:
         """What a `dibs` process of another host had begun, which has gone silent: it ends with its creator."""
         ledger = workloads.ledger
         with ledger.writing():
             if not ledger.adopt(row.id, row.owner, myself()):
                 return
         workloads.backend_of(row).discard(handle_of(row))
-        gone = Exit(1, "not-started", detail="its creator went away", at=time.time())
+        gone = Exit(1, ExitReason.NOT_STARTED, detail="its creator went away", at=time.time())
         finish(ledger, workloads.registry, ledger.sandbox(row.id), Status(Phase.ABSENT, gone))
 
     def _forget_values(self, workloads: Workloads) -> None:
         """A gateway died right after it had let the command go: what it kept for a second try goes now."""
-        for row in workloads.ledger.sandboxes(live_only=True, states=("running", "paused")):
-            if row.pending is None or row.id in self._in_hand or not (absent(row.owner) or row.owner == myself()):
+        for row in workloads.ledger.sandboxes(live_only=True, states=(SandboxState.RUNNING, SandboxState.PAUSED)):
+            if not row.accepted or row.id in self._in_hand or not (row.orphaned or row.owner == myself()):
                 continue
             if workloads.backend_of(row).status(handle_of(row)).phase in (Phase.RUNNING, Phase.PAUSED):
                 with workloads.ledger.writing():
@@ -405,7 +414,7 @@ class Dispatcher:
 
     def _follow_moves(self, workloads: Workloads) -> None:
         """A cluster may put what runs elsewhere."""
-        for row in workloads.ledger.sandboxes(live_only=True, states=("running",)):
+        for row in workloads.ledger.sandboxes(live_only=True, states=(SandboxState.RUNNING,)):
             if row.domain:
                 try:
                     Delivery(workloads.home, workloads.ledger).follow(row, workloads.backend_of(row))
@@ -415,7 +424,7 @@ class Dispatcher:
 
     def _end_overdue(self, workloads: Workloads) -> None:
         """A sandbox ends itself when its time is over. If whoever should see to that was killed, we do."""
-        for row in workloads.ledger.sandboxes(live_only=True, states=("running", "paused")):
+        for row in workloads.ledger.sandboxes(live_only=True, states=(SandboxState.RUNNING, SandboxState.PAUSED)):
             if row.expires_at is not None and time.time() > row.expires_at + _THOROUGH:
                 workloads.expire(row.id)
 
@@ -424,18 +433,18 @@ def _unfinished(workloads: Workloads, order: Order) -> Handle:
     return Handle(order.backend.name, order.sandbox_id, str(workloads.home.sandbox(order.sandbox_id)))
 
 
-def _row_of(workloads: Workloads, ticket: Ticket) -> SandboxRow | None:
+def _row_of(workloads: Workloads, ticket: Ticket) -> Sandbox | None:
     """None if it does not wait any longer."""
     try:
         row = workloads.ledger.sandbox(ticket.sandbox_id or "")
     except NotFound:
         return None
-    return row if row.state == "queued" else None
+    return row if row.state is SandboxState.QUEUED else None
 
 
-def _order(workloads: Workloads, row: SandboxRow) -> Order:
+def _order(workloads: Workloads, row: Sandbox) -> Order:
     """What was accepted, from the ledger."""
-    pending = msgspec.json.decode(row.pending or b"{}", type=Pending)
+    pending = row.pending or Pending()
     annotations: Mapping[str, str] = row.annotations
     return Order(
         spec=pending.spec,
@@ -463,5 +472,5 @@ def _late(order: Order, ticket: Ticket, waits_for: str) -> str:
     return "" if remaining > 0 else f"not served within {show_duration(limit)}, waiting for: {waits_for}"
 
 
-def _gave_up(row: SandboxRow, reason: str) -> Timeout:
+def _gave_up(row: Sandbox, reason: str) -> Timeout:
     return Timeout(Problem("WAIT_TIMEOUT", "wait", row.name, reason, "wait longer, or ask for less"))

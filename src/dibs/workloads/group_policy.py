@@ -13,10 +13,9 @@ import msgspec
 
 from dibs.backends.port import Exit
 from dibs.errors import DibsError
-from dibs.ledger.rows import SandboxRow, decoded
 from dibs.ledger.store import Ledger
-from dibs.process import absent
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox, SandboxState
 from dibs.workloads.identity import this_process
 from dibs.workloads.registry import Registry
 
@@ -27,14 +26,14 @@ _EXIT = msgspec.json.Decoder(Exit)
 _SPEC = msgspec.json.Decoder(SandboxSpec)
 
 
-def failed(row: SandboxRow) -> bool:
+def failed(row: Sandbox) -> bool:
     """Whether a member has ended in a way that its group does not survive."""
     if row.live:
         return False
-    return row.state == "failed" or row.exit is None or decoded(_EXIT, row.exit, f"exit status of {row.id}").code != 0
+    return row.state is SandboxState.FAILED or row.exit is None or row.exit.code != 0
 
 
-def to_be_ended(ledger: Ledger) -> list[SandboxRow]:
+def to_be_ended(ledger: Ledger) -> list[Sandbox]:
     """The live members of this user's groups of which another has failed, and whose maker is not there to see to them.
     Other users' groups are theirs to end."""
     me = this_process()
@@ -43,14 +42,11 @@ def to_be_ended(ledger: Ledger) -> list[SandboxRow]:
     return [
         row
         for row in live
-        if broken[row.group]
-        and row.annotations.get(POLICY, END) == END
-        and row.handle is not None
-        and absent(row.owner)
+        if broken[row.group] and row.annotations.get(POLICY, END) == END and row.created and row.orphaned
     ]
 
 
-def enforce(ledger: Ledger, registry: Registry) -> list[SandboxRow]:
+def enforce(ledger: Ledger, registry: Registry) -> list[Sandbox]:
     """Stop what is to be ended, all at once, and return what was stopped. The rest is tried again at the next look."""
     rows = to_be_ended(ledger)
     if not rows:
@@ -66,12 +62,12 @@ def enforce(ledger: Ledger, registry: Registry) -> list[SandboxRow]:
     return [row for row, problem in zip(rows, problems, strict=True) if problem is None]
 
 
-def _stop(row: SandboxRow, registry: Registry) -> DibsError | None:
+def _stop(row: Sandbox, registry: Registry) -> DibsError | None:
     """In a thread of its own: it may take as long as the member's grace."""
     from dibs.workloads.reconcile import handle_of
 
     try:
-        grace = decoded(_SPEC, row.spec, f"request of {row.id}").grace_seconds
+        grace = row.spec.grace_seconds
         registry.get(row.backend, row.uid).stop(handle_of(row), grace)
     except DibsError as error:
         return error

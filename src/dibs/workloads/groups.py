@@ -19,10 +19,10 @@ import msgspec
 
 from dibs.backends.port import Session, scheduler_of
 from dibs.errors import InvalidRequest, Problem
-from dibs.ledger.rows import SandboxId, SandboxRow
 from dibs.ledger.store import new_id
 from dibs.request.model import ALL
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox, SandboxId
 from dibs.workloads.booking import Order, together
 from dibs.workloads.delivery import Delivery, Run
 from dibs.workloads.explain import choose
@@ -39,7 +39,7 @@ LONGEST_NAME = 63  # characters of the name of a sandbox
 class Member(NamedTuple):
     """One sandbox of a group; in the foreground with a session."""
 
-    row: SandboxRow
+    row: Sandbox
     session: Session | None
 
 

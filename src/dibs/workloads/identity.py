@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.ledger.rows import SandboxRow, Ticket
+from dibs.ledger.rows import Ticket
 from dibs.process import username
+from dibs.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from dibs.ledger.jobs import JobRow
@@ -37,7 +38,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def sees(self, tenant: str) -> bool:
         return self.sees_all or self.tenant == tenant
 
-    def touches(self, row: SandboxRow | Ticket | JobRow) -> bool:
+    def touches(self, row: Sandbox | Ticket | JobRow) -> bool:
         """Within a tenant everybody may; on the host itself only whoever made it."""
         return self.owns_all or (self.sees(row.tenant) and (self.tenant != HOST or self.uid == row.uid))
 

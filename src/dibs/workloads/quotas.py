@@ -13,7 +13,6 @@ from dibs.errors import Problem, quoted
 from dibs.ledger.store import Ledger
 from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, Request
-from dibs.request.spec import SandboxSpec
 from dibs.settings import Quota
 
 
@@ -37,7 +36,7 @@ def held_by(ledger: Ledger, tenant: str, *, but: Collection[str] = ()) -> Holdin
     for row in ledger.sandboxes(live_only=True, tenant=tenant):
         if row.id in but:
             continue
-        request = msgspec.json.decode(row.spec, type=SandboxSpec).resources
+        request = row.spec.resources
         holding.sandboxes += 1
         holding.cpu_millis += request.cpu_millis or 0
         holding.memory_bytes += request.memory_bytes or 0

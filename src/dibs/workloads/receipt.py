@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
 
 import msgspec
 
@@ -19,89 +18,29 @@ from dibs.errors import Problem, quoted
 from dibs.ledger.rows import Share
 from dibs.plan.delivery import cell
 from dibs.quantity import human_bytes
+from dibs.receipt import Facts, Outcome, Receipt, ReceiptDevice, ReceiptLine
 from dibs.request.claim import claim_of
 from dibs.request.spec import RESERVED_ENV, SandboxSpec
 
 HIDDEN = "(not kept)"
 
-
-Outcome = Literal["delivered", "delegated", "refused", "mismatch", "not observed"]
 TOO_SHORT = "its command had ended before anybody could look; `rendered` is what the engine was told and has accepted"
 
 
-class ReceiptLine(msgspec.Struct, frozen=True):
-    field: str
-    asked: str
-    planned: str
-    rendered: str
-    observed: str
-    outcome: Outcome
-    origin: str = ""  # before start, after start, or engine: see `Observation`
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """An expectation or an observation as it is kept: values that may be secret are not."""
-
-    nodes: tuple[NodeFact, ...] = ()
-    env: dict[str, str] = {}
-    mounts: tuple[str, ...] = ()
-    limits: dict[str, int] = {}
-    isolation: dict[str, str] = {}
-    process: dict[str, str] = {}
-    origin: dict[str, str] = {}
-
-
-class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
-    id: str
-    model: str
-    uuid: str
-    cdi_name: str
-    nodes: tuple[str, ...]
-    memory: int | None = None
-    share: dict[str, str] = {}  # what of its capacity the sandbox has, where that is not all of it
-    used_outside: tuple[str, ...] = ()
-
-
-class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The proof of one delivery."""
-
-    sandbox: str
-    name: str
-    backend: str
-    at: float
-    verdict: Literal["delivered", "mismatch", "not observed", "not started"]
-    simulated: bool
-    asked: dict[str, Any]
-    devices: tuple[ReceiptDevice, ...]
-    lines: tuple[ReceiptLine, ...]
-    rendered: dict[str, Any]
-    observed: Facts
-    expected: Facts
-    claim: dict[str, Any] | None = None
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def moved(receipt: bytes, devices: tuple[Device, ...], seen: tuple[NodeFact, ...], note: str) -> bytes:
+def moved(receipt: Receipt, devices: tuple[Device, ...], seen: tuple[NodeFact, ...], note: str) -> Receipt:
     """The same receipt of a sandbox that its cluster has put elsewhere, where it was looked at again."""
-    found = msgspec.json.decode(receipt, type=Receipt)
-    return msgspec.json.encode(
-        msgspec.structs.replace(
-            found,
-            devices=tuple(_device(device, None) for device in devices),
-            observed=msgspec.structs.replace(found.observed, nodes=seen),
-            expected=msgspec.structs.replace(found.expected, nodes=seen),
-            notes=(*found.notes, note),
-        )
+    return msgspec.structs.replace(
+        receipt,
+        devices=tuple(_device(device, None) for device in devices),
+        observed=msgspec.structs.replace(receipt.observed, nodes=seen),
+        expected=msgspec.structs.replace(receipt.expected, nodes=seen),
+        notes=(*receipt.notes, note),
     )
 
 
-def not_started(receipt: bytes, problems: Iterable[Problem]) -> bytes:
+def not_started(receipt: Receipt, problems: Iterable[Problem]) -> Receipt:
     """The receipt of a delivery that was as planned, and whose command then could not be executed."""
-    found = msgspec.json.decode(receipt, type=Receipt)
-    return msgspec.json.encode(
-        msgspec.structs.replace(found, verdict="not started", problems=(*found.problems, *problems))
-    )
+    return msgspec.structs.replace(receipt, verdict="not started", problems=(*receipt.problems, *problems))
 
 
 def differences(expected: Expectation, observed: Observation) -> list[Problem]:

@@ -15,25 +15,22 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-import msgspec
-
-from dibs.backends.port import Exit, Handle, Phase, Status, scheduler_of
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status, scheduler_of
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
-from dibs.ledger.rows import SandboxRow, decoded, encode
 from dibs.ledger.store import Ledger
 from dibs.process import absent
+from dibs.sandbox import Sandbox, SandboxState
 from dibs.workloads import adoption, late
 from dibs.workloads.queue import drop_void
 from dibs.workloads.registry import Registry
 
-_HANDLE = msgspec.json.Decoder(Handle)
+_FAILURES = (ExitReason.LOST, ExitReason.NOT_STARTED, ExitReason.OUT_OF_MEMORY)
 KEEP_ENDED = 1_000  # how many ended sandboxes are remembered, with their receipts; older ones are forgotten
 
 
-def handle_of(row: SandboxRow) -> Handle:
-    if row.handle is None:
-        return Handle(row.backend, row.id, row.folder)
-    return decoded(_HANDLE, row.handle, f"handle of {row.id}")
+def handle_of(row: Sandbox) -> Handle:
+    """What names it on its backend, also while it has no more than its id and folder there."""
+    return row.handle or Handle(row.backend, row.id, row.folder)
 
 
 def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None = None) -> list[str]:
@@ -65,7 +62,7 @@ def _end_broken_groups(ledger: Ledger, registry: Registry) -> list[str]:
     return _compare(ledger, registry, [row for row in ledger.sandboxes(live_only=True) if row.id in stopped])
 
 
-def _compare(ledger: Ledger, registry: Registry, rows: list[SandboxRow]) -> list[str]:
+def _compare(ledger: Ledger, registry: Registry, rows: list[Sandbox]) -> list[str]:
     ended: list[str] = []
     surveys = _surveys(rows, registry)
     for row in rows:
@@ -75,12 +72,12 @@ def _compare(ledger: Ledger, registry: Registry, rows: list[SandboxRow]) -> list
     return ended
 
 
-def _surveys(rows: list[SandboxRow], registry: Registry) -> dict[str, Status]:
+def _surveys(rows: list[Sandbox], registry: Registry) -> dict[str, Status]:
     """The engines are asked once for all of theirs. One that does not answer proves nothing of its sandboxes."""
     found: dict[str, Status] = {}
     by_backend: dict[str, list[Handle]] = {}
     for row in rows:
-        if row.handle is not None and row.state != "creating":
+        if row.created and row.state is not SandboxState.CREATING:
             handle = handle_of(row)
             if handle.keeper is None:
                 by_backend.setdefault(row.backend, []).append(handle)
@@ -92,11 +89,11 @@ def _surveys(rows: list[SandboxRow], registry: Registry) -> dict[str, Status]:
     return found
 
 
-def _fate(ledger: Ledger, row: SandboxRow, registry: Registry, surveys: Mapping[str, Status]) -> Status | None:
+def _fate(ledger: Ledger, row: Sandbox, registry: Registry, surveys: Mapping[str, Status]) -> Status | None:
     """How a live-looking sandbox ended; None if it lives, or if that cannot be told."""
-    if row.state == "queued":
+    if row.state is SandboxState.QUEUED:
         return None
-    if row.state == "creating":
+    if row.state is SandboxState.CREATING:
         return _fate_of_unfinished(ledger, row, registry)
     handle = handle_of(row)
     if handle.keeper is not None and not absent(handle.keeper):
@@ -112,12 +109,12 @@ def _fate(ledger: Ledger, row: SandboxRow, registry: Registry, surveys: Mapping[
             raise
         # Another user's sandbox on a shared ledger: its processes are proved gone, how it ended we may not read.
         detail = f"how it ended is known to {row.username} only ({error.code})"
-        return Status(Phase.ABSENT, Exit(1, "lost", detail=detail, at=time.time()))
+        return Status(Phase.ABSENT, Exit(1, ExitReason.LOST, detail=detail, at=time.time()))
     return status if status.phase in (Phase.EXITED, Phase.ABSENT) else None
 
 
-def _fate_of_unfinished(ledger: Ledger, row: SandboxRow, registry: Registry) -> Status | None:
-    if row.origin or not absent(row.owner):
+def _fate_of_unfinished(ledger: Ledger, row: Sandbox, registry: Registry) -> Status | None:
+    if row.origin or not row.orphaned:
         return None
     if adoption.restore_attached(ledger, registry, row.id):
         return None  # the ledger is an old copy: it was finished since
@@ -134,28 +131,30 @@ def _fate_of_unfinished(ledger: Ledger, row: SandboxRow, registry: Registry) -> 
                 if error.code != "DISK_FULL":
                     raise
                 return None  # without that note nothing would look for it again: it stays booked until there is room
-    return Status(Phase.ABSENT, Exit(1, "not-started", detail="its creator went away", at=time.time()))
+    return Status(Phase.ABSENT, Exit(1, ExitReason.NOT_STARTED, detail="its creator went away", at=time.time()))
 
 
-def finish(ledger: Ledger, registry: Registry, row: SandboxRow, status: Status) -> bool:
+def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> bool:
     """Record the end of a sandbox whose absence is proved. False if somebody was faster, or it is made once more."""
-    result = status.exit or Exit(137, "lost", detail=status.detail or "it was killed from outside", at=time.time())
-    failed = result.reason in ("lost", "not-started", "out-of-memory")
+    result = status.exit or Exit(
+        137, ExitReason.LOST, detail=status.detail or "it was killed from outside", at=time.time()
+    )
+    failed = result.reason in _FAILURES
     with ledger.writing():
         try:
             now = ledger.sandbox(row.id)
         except NotFound:
             return False
-        if now.handle != row.handle:
+        if now.parts.handle != row.parts.handle:
             return False  # what was seen to be gone is not what it is now: somebody has made it once more
-        if now.pending is not None and result.reason == "not-started" and ledger.reopen(row.id):
+        if now.accepted and result.reason is ExitReason.NOT_STARTED and ledger.reopen(row.id):
             return False  # a gateway had accepted it and died before the command was let go: the next one makes it
         first = ledger.end(
-            row.id, "failed" if failed else "exited", exit=encode(result).encode(), reason=describe(result)
+            row.id, SandboxState.FAILED if failed else SandboxState.EXITED, exit=result, reason=describe(result)
         )
         if first:
             _forget_old(ledger, registry)
-    if first and row.handle is None:
+    if first and not row.created:
         # Nothing of it is worth keeping; a leftover folder is a nuisance, not a leak of a device.
         try:
             registry.get(row.backend, row.uid).delete(handle_of(row))
@@ -177,14 +176,14 @@ def _forget_old(ledger: Ledger, registry: Registry) -> None:
 def describe(result: Exit) -> str:
     """How it ended, in one phrase."""
     words = {
-        "exited": f"exit code {result.code}",
-        "signalled": f"killed by signal {result.signal}",
-        "stopped": "stopped on request",
-        "expired": "its time to live was over",
-        "out-of-memory": "out of memory",
-        "client-gone": "the terminal or client that ran it went away",
-        "lost": "killed from outside",
-        "not-started": "the command was never started",
+        ExitReason.EXITED: f"exit code {result.code}",
+        ExitReason.SIGNALLED: f"killed by signal {result.signal}",
+        ExitReason.STOPPED: "stopped on request",
+        ExitReason.EXPIRED: "its time to live was over",
+        ExitReason.OUT_OF_MEMORY: "out of memory",
+        ExitReason.CLIENT_GONE: "the terminal or client that ran it went away",
+        ExitReason.LOST: "killed from outside",
+        ExitReason.NOT_STARTED: "the command was never started",
     }
-    text = words.get(result.reason, result.reason)
+    text = words[result.reason]
     return f"{text} ({result.detail})" if result.detail else text

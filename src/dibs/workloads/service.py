@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dibs.backends.port import Backend, Exec, Exit, Handle, LogRecord, Phase, Session, Status, Usage
+from dibs.backends.port import Backend, Exec, Handle, LogRecord, Phase, Session, Status, Usage
 from dibs.devices.model import Device, Inventory
 from dibs.doorbell import ring
 from dibs.errors import BackendUnavailable, Conflict, NotFound, StateError, Timeout
 from dibs.home import Home, find_home
-from dibs.ledger.rows import Event, Lease, SandboxId, SandboxRow, Taint, Ticket, decoded
+from dibs.ledger.rows import Event, Lease, Taint, Ticket
 from dibs.ledger.store import Ledger, new_id
 from dibs.plan.explanation import Explanation
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
+from dibs.receipt import Receipt
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox, SandboxId, SandboxState
 from dibs.workloads.booking import Booked, Booking, Order
 from dibs.workloads.delivery import Delivery, ledger_away, withdraw
 from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
 from dibs.workloads.images import check_image
-from dibs.workloads.receipt import Receipt
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.waiting import Waiting, WaitNews
@@ -38,9 +39,6 @@ from dibs.workloads.world import DeviceState, look_around, started_by_dibs, stat
 if TYPE_CHECKING:
     import socket
 
-_RECEIPT = msgspec.json.Decoder(Receipt)
-_EXIT = msgspec.json.Decoder(Exit)
-_SPEC = msgspec.json.Decoder(SandboxSpec)
 _PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
 _OLD = 5.0  # seconds after which what was seen of the devices is looked at again
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
@@ -173,10 +171,10 @@ class Workloads:
         """The tenant that is looked at; None for all of them."""
         return None if self.identity.sees_all else self.identity.tenant
 
-    def sandboxes(self, *, all: bool = False) -> list[SandboxRow]:  # noqa: A002
+    def sandboxes(self, *, all: bool = False) -> list[Sandbox]:  # noqa: A002
         return self.ledger.sandboxes(live_only=not all, tenant=self._tenant)
 
-    def recent(self, limit: int, *, all: bool = False) -> tuple[list[SandboxRow], list[Lease], int]:  # noqa: A002
+    def recent(self, limit: int, *, all: bool = False) -> tuple[list[Sandbox], list[Lease], int]:  # noqa: A002
         """The newest sandboxes, newest first (0: every one of them), their leases, and how many there are in all."""
         most = limit if limit > 0 else -1
         rows, total = self.ledger.page(tenant=self._tenant, live_only=not all, limit=most)
@@ -186,13 +184,13 @@ class Workloads:
 
     def page(
         self, *, states: Sequence[str] = (), labels: Mapping[str, str] | None = None, offset: int = 0, limit: int = 100
-    ) -> tuple[list[SandboxRow], int]:
+    ) -> tuple[list[Sandbox], int]:
         """A part of the sandboxes, newest first, and how many there are in all."""
         return self.ledger.page(
             tenant=self._tenant, states=states or None, labels=labels or {}, offset=offset, limit=limit
         )
 
-    def sandbox(self, reference: str) -> SandboxRow:
+    def sandbox(self, reference: str) -> Sandbox:
         """What the caller may not see does not exist for him."""
         return self.ledger.sandbox(reference, tenant=self._tenant, uid=self.identity.uid)
 
@@ -238,7 +236,7 @@ class Workloads:
                 "there is no receipt: nothing was delivered", field="sandbox", value=row.name, code="NO_RECEIPT",
                 remedy=f"it is {row.state}" + (f": {row.reason}" if row.reason else ""),
             )  # fmt: skip
-        return decoded(_RECEIPT, row.receipt, f"receipt of {row.id}")
+        return row.receipt
 
     def explain(self, spec: SandboxSpec) -> Explanation:
         """What would happen, on each backend and to each device. Nothing is created."""
@@ -259,7 +257,7 @@ class Workloads:
         base_env: Mapping[str, str] | None = None,
         on_wait: Callable[[WaitNews], None] | None = None,
         on_note: Callable[[str], None] | None = None,
-    ) -> SandboxRow:
+    ) -> Sandbox:
         """A running sandbox with everything that was asked for, or a DibsError and nothing changed."""
         client = OwnProcess(on_wait, on_note)
         sandbox_id, _ = self.make(spec, client, base_env=base_env or {}, foreground=False)
@@ -272,7 +270,7 @@ class Workloads:
         base_env: Mapping[str, str] | None = None,
         on_wait: Callable[[WaitNews], None] | None = None,
         on_note: Callable[[str], None] | None = None,
-    ) -> tuple[SandboxRow, Session]:
+    ) -> tuple[Sandbox, Session]:
         """As `create`, for the foreground: attached before the command starts, and ended when we go away."""
         client = OwnProcess(on_wait, on_note)
         sandbox_id, session = self.make(spec, client, base_env=base_env or {}, foreground=True)
@@ -343,7 +341,7 @@ class Workloads:
 
     # -- looking after ----------------------------------------------------------------------------------------------
 
-    def _live(self, reference: str, *states: str, owned: bool = True) -> tuple[SandboxRow, Backend, Handle]:
+    def _live(self, reference: str, *states: str, owned: bool = True) -> tuple[Sandbox, Backend, Handle]:
         row = self.sandbox(reference)
         if owned:
             self._mine(row)
@@ -355,10 +353,10 @@ class Workloads:
             )  # fmt: skip
         return row, self.backend_of(row), handle_of(row)
 
-    def backend_of(self, row: SandboxRow) -> Backend:
+    def backend_of(self, row: Sandbox) -> Backend:
         return self.registry.get(row.backend, row.uid)
 
-    def _mine(self, row: SandboxRow) -> None:
+    def _mine(self, row: Sandbox) -> None:
         """On a shared ledger everybody sees everything, but only the owner (and root) may touch a sandbox."""
         if not self.identity.touches(row):
             remedy = f"ask {row.username}, or root"
@@ -396,59 +394,61 @@ class Workloads:
         row, backend, handle = self._live(reference, "running")
         backend.pause(handle)
         with self.ledger.writing():
-            self.ledger.set_state(row.id, "paused", expected=("running",))
+            self.ledger.set_state(row.id, SandboxState.PAUSED, expected=(SandboxState.RUNNING,))
 
     def resume(self, reference: str) -> None:
         row, backend, handle = self._live(reference, "paused")
         backend.resume(handle)
         with self.ledger.writing():
-            self.ledger.set_state(row.id, "running", expected=("paused",))
+            self.ledger.set_state(row.id, SandboxState.RUNNING, expected=(SandboxState.PAUSED,))
 
-    def stop(self, reference: str, grace_seconds: float | None = None) -> SandboxRow:
+    def stop(self, reference: str, grace_seconds: float | None = None) -> Sandbox:
         """Ask, then force; the devices are free when this returns. Stopping an ended sandbox changes nothing."""
         row, backend, handle = self._live(reference)
         if not row.live:
             return row
-        if row.handle is None or row.state == "creating":
+        if not row.created or row.state is SandboxState.CREATING:
             return self._withdraw(row, backend)
-        if row.state != "stopping":
+        if row.state is not SandboxState.STOPPING:
             try:
                 with self.ledger.writing():
-                    self.ledger.set_state(row.id, "stopping", expected=("running", "paused"))
+                    self.ledger.set_state(
+                        row.id, SandboxState.STOPPING, expected=(SandboxState.RUNNING, SandboxState.PAUSED)
+                    )
             except StateError as error:
                 if error.code != "DISK_FULL":
                     raise  # that it is about to end is not worth its life: that it has ended is written below
-        grace = _spec(row).grace_seconds if grace_seconds is None else grace_seconds
+        grace = row.spec.grace_seconds if grace_seconds is None else grace_seconds
         backend.stop(handle, grace)
         return self.settle(row.id)
 
-    def _withdraw(self, row: SandboxRow, backend: Backend) -> SandboxRow:
+    def _withdraw(self, row: Sandbox, backend: Backend) -> Sandbox:
         """End a sandbox that does not run yet. Whoever is making it is told, and lets go; it is waited for."""
-        if row.origin and row.state == "creating" and not absent(row.owner):
+        if row.origin and row.state is SandboxState.CREATING and not row.orphaned:
             with self.ledger.writing():
                 if self.sandbox(row.id).state == "creating":
-                    self.ledger.set_state(row.id, "stopping", expected=("creating",))
-        elif row.state == "queued" or (row.origin and absent(row.owner)):
-            if row.state != "queued":
+                    self.ledger.set_state(row.id, SandboxState.STOPPING, expected=(SandboxState.CREATING,))
+        elif row.state is SandboxState.QUEUED or (row.origin and row.orphaned):
+            if row.state is not SandboxState.QUEUED:
                 backend.discard(handle_of(row))
             with self.ledger.writing():
                 if self.sandbox(row.id).state == row.state:
                     withdraw(self.ledger, row.id)
         deadline = time.monotonic() + _PATIENCE
         pause = 0.002
-        while (now := self.sandbox(row.id)).live and now.handle is None and time.monotonic() < deadline:
-            if now.state != row.state and now.state == "creating":
+        while (now := self.sandbox(row.id)).live and not now.created and time.monotonic() < deadline:
+            if now.state != row.state and now.state is SandboxState.CREATING:
                 return self._withdraw(now, backend)  # its turn came between the two looks
-            if now.state != "stopping":
+            if now.state is not SandboxState.STOPPING:
                 raise Conflict(
                     "the sandbox is still being created", field="sandbox", value=row.name, code="STILL_CREATING",
                     remedy="try again",
                 )  # fmt: skip
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
-        return self.stop(row.id, 0.0) if now.live and now.handle is not None else now
+        return self.stop(row.id, 0.0) if now.live and now.created else now
 
-    def renew(self, reference: str, at: float | None) -> SandboxRow:
+    def renew(self, reference: str, at: float | None) -> Sandbox:
         """Give a live sandbox another end, in seconds since the epoch; None: none."""
         row, backend, handle = self._live(reference, "running", "paused")
         backend.set_expiry(handle, at)
@@ -456,7 +456,7 @@ class Workloads:
             self.ledger.set_expiry(row.id, at)
         return self.sandbox(row.id)
 
-    def expire(self, reference: str) -> SandboxRow:
+    def expire(self, reference: str) -> Sandbox:
         """End a sandbox whose time to live is over, and whose keeper cannot see to that any more.
 
         A keeper that lives counts by a clock that does not jump.
@@ -467,10 +467,10 @@ class Workloads:
         overdue: Callable[[Handle], bool] | None = getattr(backend, "overdue", None)  # an engine's, by the same clock
         late = row.expires_at is not None and row.expires_at <= time.time() if overdue is None else overdue(handle)
         if row.live and late:
-            backend.stop(handle, _spec(row).grace_seconds)
+            backend.stop(handle, row.spec.grace_seconds)
         return self.settle(row.id)
 
-    def relabel(self, reference: str, change: Mapping[str, str | None]) -> SandboxRow:
+    def relabel(self, reference: str, change: Mapping[str, str | None]) -> Sandbox:
         """Add, change and (with None) remove labels; two at once do not undo each other."""
         row, _, _ = self._live(reference)
         with self.ledger.writing():
@@ -493,7 +493,7 @@ class Workloads:
         _, backend, handle = self._live(reference, "running", "paused")
         return backend.usage(handle)
 
-    def wait(self, reference: str, timeout: float | None = None) -> SandboxRow:
+    def wait(self, reference: str, timeout: float | None = None) -> Sandbox:
         """Until the sandbox has ended. Raises Timeout if it has not by then; it runs on."""
         row, backend, handle = self._live(reference)
         if not row.live:
@@ -503,7 +503,7 @@ class Workloads:
             raise Timeout("the sandbox still runs", field="sandbox", value=row.name, remedy="wait longer, or stop it")
         return self.settle(row.id)
 
-    def settle(self, reference: str) -> SandboxRow:
+    def settle(self, reference: str) -> Sandbox:
         """After the end of a workload: see that it is really gone, then free its devices."""
         row, backend, handle = self._live(reference)
         deadline = time.monotonic() + _SETTLE
@@ -520,20 +520,12 @@ class Workloads:
             pause = min(pause * 2, 0.05)
         return self.sandbox(row.id)
 
-    def remove(self, reference: str, grace_seconds: float | None = None) -> SandboxRow:
+    def remove(self, reference: str, grace_seconds: float | None = None) -> Sandbox:
         """Stop it if it runs, and remove its files. The receipt stays in the ledger."""
         row = self.stop(reference, grace_seconds)
         if row.live:
             raise Conflict("the sandbox does not end", field="sandbox", value=row.name, remedy="see `dibs doctor`")
         backend = self.backend_of(row)
         # Without a handle it was never finished: whatever may be left of it is found by its name.
-        (backend.discard if row.handle is None else backend.delete)(handle_of(row))
+        (backend.discard if not row.created else backend.delete)(handle_of(row))
         return row
-
-
-def exit_of(row: SandboxRow) -> Exit | None:
-    return decoded(_EXIT, row.exit, f"exit status of {row.id}") if row.exit else None
-
-
-def _spec(row: SandboxRow) -> SandboxSpec:
-    return decoded(_SPEC, row.spec, f"request of {row.id}")

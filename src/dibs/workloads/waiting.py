@@ -34,6 +34,7 @@ from dibs.plan.planner import Refusal
 from dibs.process import ProcessName, absent, boot_id, boottime, myself
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import SandboxState
 from dibs.workloads.booking import Booking
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import deserted, drop_void, first_processes, in_front, passed_over, void
@@ -314,11 +315,11 @@ class Waiting:
         unwatched = False
         for row in self._ledger.sandboxes(live_only=True):
             keeper = handle_of(row).keeper
-            if row.state == "creating" and not row.origin:
+            if row.state is SandboxState.CREATING and not row.origin and row.owner is not None:
                 watched.append(row.owner)
             elif keeper is not None:
                 watched.append(keeper)
-            elif row.state != "queued":
+            elif row.state is not SandboxState.QUEUED:
                 unwatched = True
         return watched, unwatched
 

@@ -176,7 +176,7 @@ def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
 
 def _own_containers(ledger: Ledger) -> set[str]:
     """The ids of the containers of live sandboxes. Labels prove nothing: they are copied, and outlive leases."""
-    handles = (handle_of(row) for row in ledger.sandboxes(live_only=True) if row.handle is not None)
+    handles = (handle_of(row) for row in ledger.sandboxes(live_only=True) if row.created)
     return {handle.data["container"] for handle in handles if handle.data.get("container")}
 
 

@@ -23,9 +23,9 @@ from tests.engines.running import Engine
 from dibs.backends.port import Exec, Exit, Session
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
-from dibs.ledger.rows import SandboxRow
 from dibs.request import parse_spec
 from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
 
@@ -64,7 +64,7 @@ class House:
     def spec(self, **mapping: Any) -> SandboxSpec:
         return parse_spec({"backend": self.kind, "image": images.REFERENCE, "grace": "0s", **mapping})
 
-    def create(self, **mapping: Any) -> SandboxRow:
+    def create(self, **mapping: Any) -> Sandbox:
         return self.service.create(self.spec(**mapping))
 
     def run(self, *command: str, **mapping: Any) -> tuple[str, Exit]:
@@ -119,13 +119,13 @@ class House:
         assert isinstance(document, dict)
         return document
 
-    def container(self, row: SandboxRow) -> dict[str, Any]:
+    def container(self, row: Sandbox) -> dict[str, Any]:
         return self.inspected(f"dibs-{row.id}")
 
-    def pid(self, row: SandboxRow) -> int:
+    def pid(self, row: Sandbox) -> int:
         return int(self.container(row)["State"]["Pid"])
 
-    def nodes(self, row: SandboxRow) -> list[str]:
+    def nodes(self, row: Sandbox) -> list[str]:
         return nodes_of(self.pid(row))
 
     def names(self) -> set[str]:
@@ -139,7 +139,7 @@ class House:
         assert isinstance(found, list)
         return {str(one["Id"]) for one in found}
 
-    def kill(self, row: SandboxRow) -> None:
+    def kill(self, row: Sandbox) -> None:
         assert self.engine.api("POST", f"{self.engine.prefix}/containers/dibs-{row.id}/kill?signal=KILL")[0] < 300
 
     def remove(self, name: str) -> None:
@@ -253,5 +253,5 @@ def until(what: Any, *, why: str = "") -> None:
         time.sleep(0.02)
 
 
-def keeper_of(row: SandboxRow) -> Path:
+def keeper_of(row: Sandbox) -> Path:
     return Path(handle_of(row).folder) / "keeper"

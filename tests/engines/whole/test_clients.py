@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tests.engines.whole.house import House, until
 
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 
 
-def runs_in(house: House, row: SandboxRow, word: str) -> bool:
+def runs_in(house: House, row: Sandbox, word: str) -> bool:
     """Whether a process of the container has this on its command line, looked at without dibs."""
     container = handle_of(row).data["container"]
     for entry in os.listdir("/proc"):

@@ -10,12 +10,12 @@ from tests.engines.running import processes_naming
 from tests.engines.whole.house import House, until
 
 from dibs.backends.engines import keeping
-from dibs.ledger.rows import SandboxRow
 from dibs.process import name_of
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 
 
-def container_id(row: SandboxRow) -> str:
+def container_id(row: Sandbox) -> str:
     return handle_of(row).data["container"]
 
 
@@ -33,7 +33,7 @@ def members(container: str) -> list[int]:
 
 
 @pytest.fixture
-def forgotten(house: House) -> tuple[House, SandboxRow, int]:
+def forgotten(house: House) -> tuple[House, Sandbox, int]:
     """A sandbox with a card that runs, and of which its engine knows no longer that it does."""
     row = house.create(gpu=1, command=["sleep", "1000"])
     pid = house.pid(row)
@@ -44,7 +44,7 @@ def forgotten(house: House) -> tuple[House, SandboxRow, int]:
 
 
 def test_a_card_stays_held_by_a_process_that_its_engine_has_forgotten(
-    forgotten: tuple[House, SandboxRow, int],
+    forgotten: tuple[House, Sandbox, int],
 ) -> None:
     house, row, pid = forgotten
     house.again()
@@ -56,7 +56,7 @@ def test_a_card_stays_held_by_a_process_that_its_engine_has_forgotten(
 
 @pytest.mark.parametrize("verb", ["stop", "rm"])
 def test_a_sandbox_that_its_engine_has_forgotten_is_ended_and_proved_gone(
-    forgotten: tuple[House, SandboxRow, int], verb: str
+    forgotten: tuple[House, Sandbox, int], verb: str
 ) -> None:
     house, row, _ = forgotten
     done = house.dibs("sandbox", verb, row.id)
@@ -94,7 +94,7 @@ def test_a_paused_sandbox_that_its_engine_has_forgotten_is_thawed_and_ended(hous
 
 
 def test_a_forgotten_container_that_was_removed_by_hand_still_holds_its_card(
-    forgotten: tuple[House, SandboxRow, int],
+    forgotten: tuple[House, Sandbox, int],
 ) -> None:
     house, row, pid = forgotten
     house.remove(f"dibs-{row.id}")
@@ -107,7 +107,7 @@ def test_a_forgotten_container_that_was_removed_by_hand_still_holds_its_card(
     assert house.states()["gpu-0"][0] == "free"
 
 
-def test_a_forgotten_sandbox_that_ends_by_itself_frees_its_card(forgotten: tuple[House, SandboxRow, int]) -> None:
+def test_a_forgotten_sandbox_that_ends_by_itself_frees_its_card(forgotten: tuple[House, Sandbox, int]) -> None:
     house, row, pid = forgotten
     os.kill(pid, 9)
     until(lambda: name_of(pid) is None)
@@ -154,7 +154,7 @@ def test_an_engine_that_was_only_restarted_finds_its_containers_again(house: Hou
 # --- whoever started it was killed before the first process was recorded
 
 
-def lose_the_record(house: House, row: SandboxRow) -> None:
+def lose_the_record(house: House, row: Sandbox) -> None:
     """As if `dibs` had been killed between the start of the container and its note of the first process."""
     for name in ("init", "record"):
         (Path(handle_of(row).folder) / name).unlink()

@@ -11,8 +11,8 @@ from tests.engines.whole.house import House, until, vendor_spec
 
 from dibs.devices import simulated
 from dibs.errors import Busy
-from dibs.ledger.rows import SandboxRow
 from dibs.process import name_of
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 
 
@@ -28,7 +28,7 @@ def card(house: House, number: int) -> dict[str, Any]:
     return {"devices": [{"path": name}]}
 
 
-def labels_of(house: House, row: SandboxRow) -> dict[str, str]:
+def labels_of(house: House, row: Sandbox) -> dict[str, str]:
     return {str(name): str(value) for name, value in house.container(row)["Config"]["Labels"].items()}
 
 
@@ -119,7 +119,7 @@ def test_a_sandbox_that_its_engine_starts_again_keeps_its_card(house: House) -> 
     assert house.states()["gpu-0"][0] == "free"
 
 
-def set_restart_policy(house: House, row: SandboxRow, name: str) -> None:
+def set_restart_policy(house: House, row: Sandbox, name: str) -> None:
     if house.kind == "docker":
         path, body = f"/v1.41/containers/dibs-{row.id}/update", {"RestartPolicy": {"Name": name}}
     else:

@@ -14,7 +14,6 @@ from tests.engines.whole.house import House, keeper_of, until
 from dibs.backends.engines import client
 from dibs.errors import BackendUnavailable, Busy, Unsupported
 from dibs.workloads.reconcile import handle_of
-from dibs.workloads.service import exit_of
 
 
 def run(house: House, *words: str) -> tuple[str, ...]:
@@ -179,7 +178,7 @@ def test_a_container_that_somebody_ends_by_hand_frees_its_cards(house: House, ho
     assert house.create(gpu=4, wait="60s").state == "running"
     ended = house.service.sandbox(row.id)
     assert ended.state in ("failed", "exited")
-    result = exit_of(ended)
+    result = ended.exit
     assert result is not None
     assert result.code == 137
 
@@ -201,7 +200,7 @@ def test_a_container_ends_in_time_whether_dibs_runs_or_not(house: House) -> None
     assert done.returncode == 0, done.stderr
     row = house.create(gpu=4, wait="60s")
     first = next(one for one in house.service.sandboxes(all=True) if one.id != row.id)
-    result = exit_of(first)
+    result = first.exit
     assert result is not None
     assert result.reason == "expired"
 
@@ -215,7 +214,7 @@ def test_a_renewed_container_lives_on_and_a_shortened_one_ends(house: House) -> 
     assert house.again().sandbox(row.id).state == "running"
     house.service.renew(row.id, time.time() + 0.2)
     assert house.service.wait(row.id, 30).state == "exited"
-    result = exit_of(house.service.sandbox(row.id))
+    result = house.service.sandbox(row.id).exit
     assert result is not None
     assert result.reason == "expired"
 

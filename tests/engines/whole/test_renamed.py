@@ -9,13 +9,13 @@ from tests.engines import images
 from tests.engines.whole.house import House
 
 from dibs.backends.port import Handle
-from dibs.ledger.rows import SandboxRow
 from dibs.process import name_of
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
 
 
 @pytest.fixture
-def renamed(house: House) -> tuple[House, SandboxRow, int]:
+def renamed(house: House) -> tuple[House, Sandbox, int]:
     """A sandbox with a card whose container has another name now, and a foreign container in place of it."""
     row = house.create(gpu=1, command=["sleep", "1000"])
     rename(house, f"dibs-{row.id}", "moved")
@@ -28,7 +28,7 @@ def rename(house: House, old: str, new: str) -> None:
     assert status == 204, answer
 
 
-def test_a_renamed_sandbox_is_still_the_one_that_is_used(renamed: tuple[House, SandboxRow, int]) -> None:
+def test_a_renamed_sandbox_is_still_the_one_that_is_used(renamed: tuple[House, Sandbox, int]) -> None:
     house, row, _ = renamed
     assert house.again().sandbox(row.id).state == "running"
     said, _ = house.exec(row.id, "sh", "-c", "ls /dev/simgpu0; touch /marked")
@@ -43,7 +43,7 @@ def test_a_renamed_sandbox_is_still_the_one_that_is_used(renamed: tuple[House, S
 
 @pytest.mark.parametrize("verb", ["stop", "rm"])
 def test_a_foreign_container_of_a_sandboxs_name_is_never_touched(
-    renamed: tuple[House, SandboxRow, int], verb: str
+    renamed: tuple[House, Sandbox, int], verb: str
 ) -> None:
     house, row, foreign = renamed
     own = int(house.inspected("moved")["State"]["Pid"])

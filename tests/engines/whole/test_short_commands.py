@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.engines.whole.house import PATIENCE, House, conversation
 
-from dibs.ledger.rows import SandboxId
+from dibs.sandbox import SandboxId
 from dibs.workloads.service import Workloads
 
 MANY = 40

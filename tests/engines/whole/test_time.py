@@ -16,19 +16,18 @@ from tests.engines.running import processes_with
 from tests.engines.whole.house import House, conversation, keeper_of, until
 
 from dibs.backends.engines import keeping
-from dibs.ledger.rows import SandboxRow
 from dibs.process import ProcessName, absent, boottime, name_of
+from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
-from dibs.workloads.service import exit_of
 
 
-def kill_keeper(row: SandboxRow) -> None:
+def kill_keeper(row: Sandbox) -> None:
     keeper = msgspec.json.decode(keeper_of(row).read_bytes(), type=ProcessName)
     os.kill(keeper.pid, signal.SIGKILL)
     until(lambda: absent(keeper))
 
 
-def folder(row: SandboxRow) -> Path:
+def folder(row: Sandbox) -> Path:
     return Path(handle_of(row).folder)
 
 
@@ -76,7 +75,7 @@ def test_a_foreground_run_that_ends_is_recorded_as_such(house: House) -> None:
             session.close()
         until(lambda: keeping.keeper_of(folder(row)) is None, why="its keeper goes with it")  # noqa: B023
         assert keeping.ending(folder(row)) is None, "nobody asked for its end"
-        end = exit_of(house.service.settle(row.id))
+        end = house.service.settle(row.id).exit
         assert end is not None
         assert (end.reason, end.code) == ("exited", code)
 
@@ -86,7 +85,7 @@ def test_a_foreground_run_whose_client_goes_away_is_ended(house: House) -> None:
     pid = house.pid(row)
     session.close()
     until(lambda: name_of(pid) is None)
-    end = exit_of(house.service.settle(row.id))
+    end = house.service.settle(row.id).exit
     assert end is not None
     assert end.reason == "client-gone"
 
@@ -94,7 +93,7 @@ def test_a_foreground_run_whose_client_goes_away_is_ended(house: House) -> None:
 # --- clocks that are set, and starters that are killed
 
 
-def is_kept(row: SandboxRow) -> bool:
+def is_kept(row: Sandbox) -> bool:
     return keeping.keeper_of(folder(row)) is not None
 
 

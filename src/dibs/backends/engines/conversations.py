@@ -15,7 +15,7 @@ from dibs.backends.engines import connecting, keeping, looking, rendering
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import Lives, not_running
 from dibs.backends.engines.sessions import Call, StreamSession
-from dibs.backends.port import Exec, Exit, Handle, Phase, Session, Status
+from dibs.backends.port import Exec, Exit, ExitReason, Handle, Phase, Session, Status
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.http import query
 
@@ -48,7 +48,7 @@ class Conversations(Lives):
         def ended(wait: bool) -> Exit | None:
             found = self.wait(handle) if wait else self.status(handle)
             if found.phase is Phase.ABSENT:
-                return found.exit or Exit(137, "lost", 9, "the container was removed")
+                return found.exit or Exit(137, ExitReason.LOST, 9, "the container was removed")
             return found.exit
 
         def closed(over: bool) -> None:  # noqa: ARG001

@@ -16,7 +16,7 @@ from dibs.backends.engines import absence, errors, keeping, networks, states
 from dibs.backends.engines.client import Client
 from dibs.backends.engines.engine import container, container_name
 from dibs.backends.engines.lives import Lives, not_running
-from dibs.backends.port import Handle, Phase, Status
+from dibs.backends.port import ExitReason, Handle, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict
 from dibs.http import query
 
@@ -109,7 +109,7 @@ class Endings(Lives):
         keeping.ask_end(folder, "stopped")
         killed = absence.end(folder, identity, grace, forgotten=forgotten)
         asked = keeping.ending(folder)
-        keeping.note_gone(folder, (asked[0] if asked else "stopped") if killed else "lost")
+        keeping.note_gone(folder, (asked[0] if asked else ExitReason.STOPPED) if killed else ExitReason.LOST)
 
     def discard(self, handle: Handle) -> None:
         self._discard(handle)

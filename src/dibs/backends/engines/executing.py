@@ -18,7 +18,7 @@ from dibs.backends.engines.client import EngineError
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.sessions import Call, StreamSession
-from dibs.backends.port import Exec, Exit, Handle, Phase
+from dibs.backends.port import Exec, Exit, ExitReason, Handle, Phase
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.process import name_of
 
@@ -67,12 +67,12 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
                 found = backend.client().call("GET", f"{path}/json")
             except EngineError as error:
                 if error.status == 404:  # the container is gone, and with it whatever it knew
-                    return Exit(137, "signalled", 9, "the sandbox ended", time.time())
+                    return Exit(137, ExitReason.SIGNALLED, 9, "the sandbox ended", time.time())
                 raise errors.translate(backend.name, error, value=handle.sandbox_id) from error
             if not found.get("Running"):
                 code = int(found.get("ExitCode") or 0)
                 number = code - 128 if 128 < code <= 192 else None
-                return Exit(code, "signalled" if number else "exited", number, at=time.time())
+                return Exit(code, ExitReason.SIGNALLED if number else ExitReason.EXITED, number, at=time.time())
             if not wait:
                 return None
             time.sleep(_POLL)

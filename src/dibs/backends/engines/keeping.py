@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from dibs.backends.engines.cgroups import groups_of
-from dibs.backends.port import Handle
+from dibs.backends.port import ExitReason, Handle
 from dibs.descriptors import closing
 from dibs.errors import StateError
 from dibs.home import no_room
@@ -140,15 +140,15 @@ def ask_end(folder: Path, reason: str) -> None:
         os.close(fd)
 
 
-def ending(folder: Path) -> tuple[str, float] | None:
+def ending(folder: Path) -> tuple[ExitReason, float] | None:
     reason, _, at = read(folder, "ending").partition(" ")
     try:
-        return (reason, float(at)) if reason else None
+        return (ExitReason(reason), float(at)) if reason else None
     except ValueError:
         return None  # it is being written: the end is not there yet
 
 
-def note_gone(folder: Path, reason: str) -> tuple[str, float]:
+def note_gone(folder: Path, reason: ExitReason) -> tuple[ExitReason, float]:
     """Its processes are proved gone, whatever the engine says of it: why, and when. Without room for a note that is
     proved again the next time."""
     proved = reason, time.time()
@@ -160,9 +160,9 @@ def note_gone(folder: Path, reason: str) -> tuple[str, float]:
     return proved
 
 
-def gone(folder: Path) -> tuple[str, float] | None:
+def gone(folder: Path) -> tuple[ExitReason, float] | None:
     reason, _, at = read(folder, "gone").partition(" ")
-    return (reason, float(at)) if reason else None
+    return (ExitReason(reason), float(at)) if reason else None
 
 
 # --- its time

@@ -17,7 +17,7 @@ from dibs.backends.engines import absence, errors, keeping, looking, rendering, 
 from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import EngineError, Unreachable
 from dibs.backends.engines.engine import Engine, container
-from dibs.backends.port import Exit, Handle, LogRecord, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Handle, LogRecord, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict, NotFound, StateError
 from dibs.http import query
 from dibs.process import ProcessName, absent
@@ -91,7 +91,7 @@ class Lives(Engine):
             if error.code in AWAY or not started or absence.left(folder, handle.data.get("container", "")):
                 return Status(Phase.UNKNOWN, detail=str(error))
             if time.monotonic() > deadline:
-                proved = keeping.note_gone(folder, "lost")
+                proved = keeping.note_gone(folder, ExitReason.LOST)
                 break
             time.sleep(0.1)
             try:
@@ -129,7 +129,7 @@ class Lives(Engine):
             if absence.left(folder, identity):
                 return told
             if time.monotonic() > deadline:
-                return Status(Phase.EXITED, _proved(keeping.note_gone(folder, "lost")))
+                return Status(Phase.EXITED, _proved(keeping.note_gone(folder, ExitReason.LOST)))
             time.sleep(0.05)
             state = self._state(handle) or {}
             if states.PHASES.get(str(state.get("Status", "")).lower()) not in (Phase.RUNNING, Phase.PAUSED):
@@ -146,8 +146,8 @@ class Lives(Engine):
         ending = keeping.ending(folder)
         if state is not None:
             return states.status_of(state, ending)
-        if ending is not None and ending[0] == "not-started":
-            return Status(Phase.EXITED, Exit(137, "not-started", 9, at=ending[1]))
+        if ending is not None and ending[0] is ExitReason.NOT_STARTED:
+            return Status(Phase.EXITED, Exit(137, ExitReason.NOT_STARTED, 9, at=ending[1]))
         return Status(Phase.ABSENT)
 
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
@@ -220,11 +220,11 @@ class Lives(Engine):
         return init if init is not None and not absent(init) else None
 
 
-def _proved(gone: tuple[str, float]) -> Exit:
+def _proved(gone: tuple[ExitReason, float]) -> Exit:
     """How a container ended that was proved gone past its engine: the engine does not know its exit code."""
     reason, at = gone
-    detail = "its engine could not say how it ended" if reason == "lost" else ""
-    return Exit(137, reason, None if reason == "lost" else 9, detail, at)
+    detail = "its engine could not say how it ended" if reason is ExitReason.LOST else ""
+    return Exit(137, reason, None if reason is ExitReason.LOST else 9, detail, at)
 
 
 def not_running(status: Status, handle: Handle) -> Conflict:

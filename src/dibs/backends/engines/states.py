@@ -10,7 +10,7 @@ import datetime as dt
 import re
 from typing import Any
 
-from dibs.backends.port import Exit, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Phase, Status
 
 PHASES = {
     "created": Phase.HELD,
@@ -38,7 +38,7 @@ def seconds(text: str) -> float:
     return whole + (float(match[2]) if match[2] else 0.0)
 
 
-def status_of(state: dict[str, Any], ending: tuple[str, float] | None) -> Status:
+def status_of(state: dict[str, Any], ending: tuple[ExitReason, float] | None) -> Status:
     """`state`: the engine's; `ending`: why dibs asked for the end, and when."""
     word = str(state.get("Status", "")).lower()
     phase = PHASES.get(word, Phase.UNKNOWN)
@@ -49,17 +49,17 @@ def status_of(state: dict[str, Any], ending: tuple[str, float] | None) -> Status
     return Status(phase, exit_of(state, ending))
 
 
-def exit_of(state: dict[str, Any], ending: tuple[str, float] | None) -> Exit:
+def exit_of(state: dict[str, Any], ending: tuple[ExitReason, float] | None) -> Exit:
     code = int(state.get("ExitCode") or 0)
     at = seconds(str(state.get("FinishedAt") or ""))
     signal = code - 128 if 128 < code <= 128 + 64 else None
     if ending is not None and ending[1] <= at + _SLACK:
         return Exit(code, ending[0], signal if code != 0 else None, at=at)
     if state.get("OOMKilled") and code != 0:
-        return Exit(code, "out-of-memory", signal, "the memory limit was reached", at)
+        return Exit(code, ExitReason.OUT_OF_MEMORY, signal, "the memory limit was reached", at)
     if signal is not None:
-        return Exit(code, "signalled", signal, at=at)
-    return Exit(code, "exited", at=at)
+        return Exit(code, ExitReason.SIGNALLED, signal, at=at)
+    return Exit(code, ExitReason.EXITED, at=at)
 
 
 def logged(payload: bytes) -> tuple[float, bytes]:

@@ -22,6 +22,7 @@ from dibs.backends.port import (
     Capability,
     Exec,
     Exit,
+    ExitReason,
     Handle,
     LogRecord,
     Network,
@@ -107,7 +108,7 @@ class FakeBackend(FakeWorld):
             try:
                 program = self._program(workload.command[0])
             except CommandFailed:
-                self.end(sandbox, Exit(137, "not-started", 9))
+                self.end(sandbox, Exit(137, ExitReason.NOT_STARTED, 9))
                 raise
             sandbox.phase = Phase.RUNNING
             if workload.ttl_seconds is not None:
@@ -225,15 +226,15 @@ class FakeBackend(FakeWorld):
             if sandbox is None or sandbox.exit is not None:
                 return
             if sandbox.phase is Phase.HELD:
-                self.end(sandbox, Exit(137, "not-started", 9))
+                self.end(sandbox, Exit(137, ExitReason.NOT_STARTED, 9))
                 return
             process = sandbox.process
             code = None
             if grace_seconds > 0 and process is not None and process.on_signal is not None:
                 code = process.on_signal(15)
-                ended = Exit(code, "stopped") if code is not None else Exit(137, "stopped", 9)
+                ended = Exit(code, ExitReason.STOPPED) if code is not None else Exit(137, ExitReason.STOPPED, 9)
             else:
-                ended = Exit(143, "stopped", 15) if grace_seconds > 0 else Exit(137, "stopped", 9)
+                ended = Exit(143, ExitReason.STOPPED, 15) if grace_seconds > 0 else Exit(137, ExitReason.STOPPED, 9)
             self.end(sandbox, ended)
 
     def delete(self, handle: Handle) -> None:
@@ -251,7 +252,9 @@ class FakeBackend(FakeWorld):
         with self.changed:
             sandbox = self._sandboxes.get(handle.sandbox_id)
             if sandbox is not None and sandbox.exit is None:
-                self.end(sandbox, Exit(137, "not-started" if sandbox.phase is Phase.HELD else "stopped", 9))
+                self.end(
+                    sandbox, Exit(137, ExitReason.NOT_STARTED if sandbox.phase is Phase.HELD else ExitReason.STOPPED, 9)
+                )
             self._sandboxes.pop(handle.sandbox_id, None)
 
     def set_expiry(self, handle: Handle, at: float | None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.port import Exit, PlacedDevice, Placement
+from dibs.backends.port import Exit, ExitReason, PlacedDevice, Placement
 
 EPOCH = 1_700_000_000.0  # its clock starts here
 _PATIENCE = 60.0  # seconds to wait for another process
@@ -89,7 +89,7 @@ class FakeCluster:
             now = _now(db) + seconds
             db.execute("UPDATE settings SET value = ? WHERE key = 'now'", (str(now),))
             for row in db.execute("SELECT id FROM pods WHERE state = 'running' AND expires <= ?", (now,)).fetchall():
-                _end(db, row["id"], Exit(143, "expired", 15, at=now))
+                _end(db, row["id"], Exit(143, ExitReason.EXPIRED, 15, at=now))
 
     def delay(self, seconds: float) -> None:
         """The scheduler comes to a pod only so long after it was created, by the cluster's clock."""

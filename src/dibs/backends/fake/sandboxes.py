@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dibs.backends.fake.processes import FakeProcess
-from dibs.backends.port import Exit, LogRecord, Observation, Output, Phase, Realisation, Workload
+from dibs.backends.port import Exit, ExitReason, LogRecord, Observation, Output, Phase, Realisation, Workload
 from dibs.errors import Conflict, Unsupported
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class FakeSession:
         sandbox = self._sandbox
         with self._world.changed:
             if self._own is None and sandbox.workload.foreground and sandbox.process is not None:
-                self._world.end(sandbox, Exit(129, "client-gone", 1))
+                self._world.end(sandbox, Exit(129, ExitReason.CLIENT_GONE, 1))
 
     def _detach(self) -> None:
         if self in self._sandbox.sessions:

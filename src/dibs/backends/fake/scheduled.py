@@ -20,6 +20,7 @@ from dibs.backends.port import (
     Capability,
     Exec,
     Exit,
+    ExitReason,
     Handle,
     LogRecord,
     Network,
@@ -172,8 +173,8 @@ class FakeClusterBackend:
         pod = self._reach().find(handle.sandbox_id)
         if pod is not None and pod.exit is None:
             started = pod.state == "running"
-            ended = Exit(143, "stopped", 15) if grace_seconds > 0 else Exit(137, "stopped", 9)
-            self.cluster.end(pod.id, ended if started else Exit(137, "not-started", 9))
+            ended = Exit(143, ExitReason.STOPPED, 15) if grace_seconds > 0 else Exit(137, ExitReason.STOPPED, 9)
+            self.cluster.end(pod.id, ended if started else Exit(137, ExitReason.NOT_STARTED, 9))
 
     def delete(self, handle: Handle) -> None:
         pod = self._reach().find(handle.sandbox_id)
@@ -240,7 +241,7 @@ class FakeClusterSession:
         return None
 
     def signal(self, number: int) -> None:
-        self._backend.cluster.end(self._handle.sandbox_id, Exit(128 + number, "signalled", number))
+        self._backend.cluster.end(self._handle.sandbox_id, Exit(128 + number, ExitReason.SIGNALLED, number))
 
     def resize(self, rows: int, columns: int) -> None:  # noqa: ARG002
         return None
@@ -249,7 +250,7 @@ class FakeClusterSession:
         status = self._backend.wait(self._handle, timeout)
         if status.phase not in (Phase.EXITED, Phase.ABSENT):
             return []
-        ended = status.exit or Exit(137, "lost", 9)
+        ended = status.exit or Exit(137, ExitReason.LOST, 9)
         if self._told or status.phase is Phase.ABSENT:
             return [ended]
         self._told = True

@@ -15,7 +15,7 @@ import msgspec
 
 from dibs.backends.fake.processes import PROGRAMS, FakeProcess, Program
 from dibs.backends.fake.sandboxes import FakeSandbox, FakeSession
-from dibs.backends.port import Capability, Exit, Handle, Observation, Phase
+from dibs.backends.port import Capability, Exit, ExitReason, Handle, Observation, Phase
 from dibs.errors import CommandFailed, Conflict, DibsError, NotFound
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FakeWorld:
             self.now += seconds
             for sandbox in self._sandboxes.values():
                 if sandbox.expires is not None and sandbox.expires <= self.now and sandbox.exit is None:
-                    self.end(sandbox, Exit(143, "expired", 15))
+                    self.end(sandbox, Exit(143, ExitReason.EXPIRED, 15))
 
     def listen(self, sandbox_id: str, port: int, answer: Callable[[socket.socket], None]) -> None:
         """Open a port. For each connection `answer` gets the sandbox's end of it, in the thread that connects."""
@@ -80,7 +80,7 @@ class FakeWorld:
         with self.changed:
             sandbox = self._find(sandbox_id)
             sandbox.phase = Phase.ABSENT
-            lost = Exit(137, "lost", 9, at=self.now)
+            lost = Exit(137, ExitReason.LOST, 9, at=self.now)
             sandbox.exit = lost
             for session in sandbox.sessions:
                 session.push(lost)
@@ -100,7 +100,7 @@ class FakeWorld:
         with self.changed:
             for sandbox in self._sandboxes.values():
                 if sandbox.phase is Phase.HELD:
-                    self.end(sandbox, Exit(137, "not-started", 9))
+                    self.end(sandbox, Exit(137, ExitReason.NOT_STARTED, 9))
 
     # --- what happens in it
 
@@ -118,7 +118,7 @@ class FakeWorld:
         if process.on_signal is not None and number != 9:
             self.settle(sandbox, process, process.on_signal(number))
             return
-        ended = Exit(128 + number, "signalled", number)
+        ended = Exit(128 + number, ExitReason.SIGNALLED, number)
         if process is sandbox.process:
             self.end(sandbox, ended)
         else:
@@ -133,7 +133,7 @@ class FakeWorld:
             session.push(ended)
         for process in sandbox.execs:
             if process.exit is None:
-                self._end_exec(process, Exit(137, "signalled", 9))
+                self._end_exec(process, Exit(137, ExitReason.SIGNALLED, 9))
         self.changed.notify_all()
 
     def _end_exec(self, process: FakeProcess, ended: Exit) -> None:

@@ -55,6 +55,7 @@ from dibs.backends.port import (
     Capability,
     Exec,
     Exit,
+    ExitReason,
     Handle,
     LogRecord,
     Network,
@@ -283,8 +284,8 @@ class LocalBackend:
             cgroups.remove([*groups(handle), *filter(None, [handle.data.get("freezer")])])  # its shim could not
             if noted_phase(handle) == "held":
                 detail = "its shim was killed before the command was started"
-                return Status(Phase.ABSENT, Exit(1, "not-started", detail=detail))
-            return Status(Phase.ABSENT, Exit(137, "lost", 9, "its shim was killed, and the sandbox with it"))
+                return Status(Phase.ABSENT, Exit(1, ExitReason.NOT_STARTED, detail=detail))
+            return Status(Phase.ABSENT, Exit(137, ExitReason.LOST, 9, "its shim was killed, and the sandbox with it"))
         return Status(Phase.UNKNOWN, detail="the shim does not listen, and is not proved gone")
 
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from dibs.backends.local.wire import cut, decode, encode, frame
-from dibs.backends.port import Exit, Output
+from dibs.backends.port import Exit, ExitReason, Output
 from dibs.errors import BackendUnavailable, Conflict
 
 INT = 4
@@ -28,7 +28,7 @@ START_TIMEOUT = 75.0  # the shim itself gives up after less (SETUP_TIME), and sa
 def exit_of(fields: dict[str, str]) -> Exit:
     return Exit(
         code=int(fields["code"]),
-        reason=fields["reason"],
+        reason=ExitReason(fields["reason"]),
         signal=int(fields["signal"]) if fields.get("signal") else None,
         detail=fields.get("detail", ""),
         at=float(fields.get("at") or 0.0),
@@ -211,7 +211,7 @@ class ShimSession:
             if one is None and size >= ENOUGH:
                 break
             if one is None:
-                self._exit = Exit(137, "lost", 9, "the connection to the sandbox broke off")
+                self._exit = Exit(137, ExitReason.LOST, 9, "the connection to the sandbox broke off")
             elif one[0] == b"O":
                 found.append(Output("stdout", one[1]))
             elif one[0] == b"2":

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.port import Exit, Output
+from dibs.backends.port import Exit, ExitReason, Output
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import answers, events, scripts
 from dibs.gateway.execd.book import CommandBook, Record
@@ -146,11 +146,11 @@ class Commands:
             try:
                 ended = await self._pass_on(client, running)
             except (ConnectionAbortedError, DibsError) as error:  # hung up on, or lost by its engine
-                ended = Exit(137, "lost", 9)
+                ended = Exit(137, ExitReason.LOST, 9)
                 running.why = running.why or str(error)
             if ended is None and not client.gone.is_set():
                 await self._end(running, "the gateway was stopped")
-                ended = Exit(137, "lost", 9)
+                ended = Exit(137, ExitReason.LOST, 9)
             if ended is not None:
                 why = (running.why,) if running.why else ()
                 code = ended.code or (137 if why else 0)

@@ -43,9 +43,9 @@ from dibs.gateway.native.views import one_sandbox
 from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxId
 from dibs.plan.planner import Refusal
 from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.sandbox import SandboxId
 from dibs.wire import sandboxes as ws
 from dibs.wire.reading import read_object
 from dibs.workloads.admission import check_reach

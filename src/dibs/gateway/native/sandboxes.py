@@ -24,16 +24,16 @@ from dibs.gateway.native.common import (
 )
 from dibs.gateway.native.views import event_view, one_sandbox, sandbox_views
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxRow
 from dibs.request.durations import parse_duration
 from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.sandbox import Sandbox
+from dibs.wire import sandboxes as ws
 from dibs.wire.reading import read_body, read_object
 from dibs.wire.sandboxes import (
     ENDED,
     LIVE,
     Duration,
     Events,
-    Sandbox,
     SandboxPage,
     SandboxPatch,
     SandboxState,
@@ -93,7 +93,7 @@ async def create(request: Ask) -> Response[bytes]:
     def read(workloads: Workloads) -> Asking:
         return Asking(workloads=workloads.seen_by(who), spec=spec, base_env=base_env, idempotency_key=key)
 
-    def show(asking: Asking, admitted: Admitted) -> tuple[bool, Sandbox]:
+    def show(asking: Asking, admitted: Admitted) -> tuple[bool, ws.Sandbox]:
         return admitted.again, one_sandbox(asking.workloads, admitted.row)
 
     again, view = await gateway.desk.take(read, show)
@@ -193,7 +193,7 @@ async def _end(request: Ask, who: Identity, ref: str, work: Any) -> Response[byt
     gateway = gateway_of(request)
     until = time.monotonic() + _STILL_CREATING
 
-    def do(workloads: Workloads) -> Sandbox:
+    def do(workloads: Workloads) -> ws.Sandbox:
         view = workloads.seen_by(who)
         return one_sandbox(view, work(view, view.sandbox(ref).id))
 
@@ -224,7 +224,7 @@ async def _act(request: Ask, work: Any) -> Response[bytes]:
     query(request, NoQuery)
     ref = reference(request)
 
-    def do(workloads: Workloads) -> Sandbox:
+    def do(workloads: Workloads) -> ws.Sandbox:
         view = workloads.seen_by(who)
         row = view.sandbox(ref)
         work(view, row.id)
@@ -243,7 +243,7 @@ async def change(request: Ask) -> Response[bytes]:
     wanted = read_body(SandboxPatch, await request.body())
     until = _new_end(wanted, gateway)
 
-    def do(workloads: Workloads) -> Sandbox:
+    def do(workloads: Workloads) -> ws.Sandbox:
         row = workloads.sandbox(ref)
         if until is not UNSET:
             row = workloads.renew(row.id, until)
@@ -283,7 +283,7 @@ async def wait(request: Ask) -> Response[bytes]:
     return reply(await gateway.pool.call_as(who, lambda w: one_sandbox(w, w.sandbox(row.id))))
 
 
-async def _wait(gateway: Gateway, who: Identity, row: SandboxRow, until: str, end: float) -> SandboxRow:
+async def _wait(gateway: Gateway, who: Identity, row: Sandbox, until: str, end: float) -> Sandbox:
     while row.live and (until == "ended" or row.state in ("queued", "creating")):
         left = end - time.monotonic()
         if left <= 0 or gateway.stopping:

@@ -95,7 +95,7 @@ async def _log_lines(gateway: Gateway, who: Identity, sandbox_id: str, follow: b
             if not follow or gateway.stopping:
                 return
             await gateway.changes.wait(5.0)
-        if row.handle is None:
+        if not row.created:
             return
         async with gateway.pool.stream(_records, who, sandbox_id, follow) as records:
             async for record in records:

@@ -10,25 +10,23 @@ import msgspec
 from dibs.devices import model
 from dibs.ledger import rows
 from dibs.request.model import Request
-from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.workloads.admission import waiting_for
 from dibs.workloads.identity import Identity
-from dibs.workloads.service import Workloads, exit_of
+from dibs.workloads.service import Workloads
 from dibs.workloads.world import DeviceState
 
-_SPEC = msgspec.json.Decoder(SandboxSpec)
 _REQUEST = msgspec.json.Decoder(Request)
 
 
-def sandbox_view(row: rows.SandboxRow, leases: Iterable[rows.Lease], waiting: ws.Waiting | None = None) -> ws.Sandbox:
-    spec = _SPEC.decode(row.spec)
-    result = exit_of(row)
+def sandbox_view(row: Sandbox, leases: Iterable[rows.Lease], waiting: ws.Waiting | None = None) -> ws.Sandbox:
+    spec, result = row.spec, row.exit
     return ws.Sandbox(
         id=row.id,
         name=row.name,
-        state=row.state,
+        state=row.state.value,
         backend=row.backend,
         user=row.username,
         uid=row.uid,
@@ -49,7 +47,7 @@ def sandbox_view(row: rows.SandboxRow, leases: Iterable[rows.Lease], waiting: ws
     )
 
 
-def one_sandbox(workloads: Workloads, row: rows.SandboxRow) -> ws.Sandbox:
+def one_sandbox(workloads: Workloads, row: Sandbox) -> ws.Sandbox:
     """With its devices, and what it waits for."""
     waiting: ws.Waiting | None = None
     if row.state == "queued":
@@ -60,7 +58,7 @@ def one_sandbox(workloads: Workloads, row: rows.SandboxRow) -> ws.Sandbox:
     return sandbox_view(row, workloads.ledger.leases(sandbox_id=row.id, live_only=False), waiting)
 
 
-def sandbox_views(workloads: Workloads, found: Sequence[rows.SandboxRow]) -> tuple[ws.Sandbox, ...]:
+def sandbox_views(workloads: Workloads, found: Sequence[Sandbox]) -> tuple[ws.Sandbox, ...]:
     """Many, with one look at the leases."""
     by_sandbox: dict[str, list[rows.Lease]] = {}
     live_only = all(row.live for row in found)

@@ -23,8 +23,9 @@ from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import rows, states, types, views
 from dibs.gateway.opensandbox.answers import answer, part, text
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import Event, SandboxRow
+from dibs.ledger.rows import Event
 from dibs.request.durations import parse_duration
+from dibs.sandbox import Sandbox
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
@@ -33,21 +34,6 @@ MOST = 1 << 20  # bytes of output in one answer; what is older is left out, and 
 _LOG_SCOPES = ("container", "all")
 _EVENT_SCOPES = {"lifecycle": ("sandbox.",), "runtime": ("lease.", "queue."), "all": ("",)}
 _MOST_LINES = 100_000
-
-
-class _Line(msgspec.Struct, frozen=True):
-    field: str
-    asked: str
-    observed: str
-    outcome: str
-
-
-class _Lines(msgspec.Struct, frozen=True):
-    lines: tuple[_Line, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-_LINES = msgspec.json.Decoder(_Lines)
 
 
 def _parameters(request: Asked, *known: str) -> dict[str, str]:
@@ -91,9 +77,9 @@ def _scope(found: dict[str, str], known: tuple[str, ...]) -> str:
 # -- what there is --------------------------------------------------------------------------------------------------
 
 
-def output(mine: Workloads, row: SandboxRow, *, since: float = 0.0, most: int = MOST) -> tuple[str, bool]:
+def output(mine: Workloads, row: Sandbox, *, since: float = 0.0, most: int = MOST) -> tuple[str, bool]:
     """The newest output of the entrypoint, and whether older output was left out."""
-    if row.handle is None:
+    if not row.created:
         return "", False
     kept: deque[LogRecord] = deque()
     size, cut = 0, False
@@ -113,7 +99,7 @@ def _tail(content: str, lines: int) -> str:
     return "\n".join(content.splitlines()[-lines:])
 
 
-def events(mine: Workloads, row: SandboxRow, scope: str = "all") -> list[Event]:
+def events(mine: Workloads, row: Sandbox, scope: str = "all") -> list[Event]:
     return [event for event in mine.events(row.id) if event.kind.startswith(_EVENT_SCOPES[scope])]
 
 
@@ -121,7 +107,7 @@ def _event_lines(found: list[Event]) -> str:
     return "\n".join(f"{types.moment(event.at)} {event.kind} {event.detail}".rstrip() for event in found)
 
 
-def inspect(mine: Workloads, row: SandboxRow) -> str:
+def inspect(mine: Workloads, row: Sandbox) -> str:
     """A sandbox in words, receipt included."""
     shown = rows.shown(mine, row)
     lines = [
@@ -137,7 +123,7 @@ def inspect(mine: Workloads, row: SandboxRow) -> str:
     lines += [f"{key:<11} {value}" for key, value in views.extensions(row).items() if value]
     if row.receipt is None:
         return "\n".join([*lines, "receipt     there is none yet" if row.live else "receipt     none"])
-    receipt = _LINES.decode(row.receipt)
+    receipt = row.receipt
     lines.append("receipt")
     lines += [
         f"  {line.field:<28} {line.outcome:<10} asked {line.asked}; seen {line.observed}" for line in receipt.lines
@@ -162,7 +148,7 @@ async def _ask(request: Asked, sandbox_id: str, work: Any) -> Any:
     return await gateway.pool.call_long(look)
 
 
-def _content(row: SandboxRow, kind: Literal["logs", "events"], scope: str, content: str, cut: bool) -> types.Diagnostic:
+def _content(row: Sandbox, kind: Literal["logs", "events"], scope: str, content: str, cut: bool) -> types.Diagnostic:
     return types.Diagnostic(
         sandbox_id=row.id,
         kind=kind,
@@ -182,7 +168,7 @@ async def diagnostic_logs(request: Asked) -> Response[bytes]:
     lines, since = _count(found, "tail", _MOST_LINES), _since(found)
     scope = _scope(found, _LOG_SCOPES) if "scope" in found else ""
 
-    def work(mine: Workloads, row: SandboxRow) -> tuple[SandboxRow, str, bool]:
+    def work(mine: Workloads, row: Sandbox) -> tuple[Sandbox, str, bool]:
         return (row, *output(mine, row, since=since))
 
     row, content, cut = await _ask(request, sandbox_id, work)
@@ -197,7 +183,7 @@ async def diagnostic_events(request: Asked) -> Response[bytes]:
     most = _count(found, "limit", 1000)
     scope = _scope(found, tuple(_EVENT_SCOPES)) if "scope" in found else ""
 
-    def work(mine: Workloads, row: SandboxRow) -> tuple[SandboxRow, list[Event]]:
+    def work(mine: Workloads, row: Sandbox) -> tuple[Sandbox, list[Event]]:
         return row, events(mine, row, scope or "all")
 
     row, happened = await _ask(request, sandbox_id, work)
@@ -220,7 +206,7 @@ async def diagnostic_summary(request: Asked) -> Response[bytes]:
     found = _parameters(request, "tail", "event_limit")
     lines, most = _count(found, "tail", 50), _count(found, "event_limit", 20)
 
-    def work(mine: Workloads, row: SandboxRow) -> str:
+    def work(mine: Workloads, row: Sandbox) -> str:
         try:
             wrote = _tail(output(mine, row)[0], lines)
         except DibsError as error:

@@ -20,7 +20,7 @@ from dibs.gateway.opensandbox import states, types
 from dibs.gateway.opensandbox.rows import Found, look
 from dibs.gateway.problems import Refused
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.workloads.identity import Identity
 
 NOT_YET = "KUBERNETES::POD_IP_NOT_AVAILABLE"
@@ -96,7 +96,7 @@ async def _when_there(request: Request[Any, Any, Any], gateway: Gateway, identit
         pause = min(pause * 1.5, 0.2)
 
 
-def coming(row: SandboxRow) -> bool:
+def coming(row: Sandbox) -> bool:
     """Not there yet. What is attached takes commands only when its own command has been let go."""
     return row.state in ("queued", "creating") or (row.state == "running" and not row.ready)
 

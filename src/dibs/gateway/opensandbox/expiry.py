@@ -6,13 +6,10 @@ import datetime as dt
 import re
 import time
 
-import msgspec
-
 from dibs.errors import Conflict, InvalidRequest, as_written
 from dibs.gateway.opensandbox import types
 from dibs.gateway.opensandbox.requests import decode_object
-from dibs.ledger.rows import SandboxRow
-from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
 # RFC 3339: a date, T, a time, and where that time is told. `fromisoformat` takes more than that.
@@ -60,8 +57,8 @@ def _wrong(value: object, reason: str) -> InvalidRequest:
     return InvalidRequest(reason, field="expiresAt", value=as_written(value), code="EXPIRY_INVALID", remedy=remedy)
 
 
-def renew(mine: Workloads, row: SandboxRow, at: float) -> types.Renewed:
-    if row.live and row.expires_at is None and msgspec.json.decode(row.spec, type=SandboxSpec).ttl_seconds is None:
+def renew(mine: Workloads, row: Sandbox, at: float) -> types.Renewed:
+    if row.live and row.expires_at is None and row.spec.ttl_seconds is None:
         raise Conflict(
             "it was made without a time to live", field="sandbox", value=row.id, code="NO_EXPIRY",
             remedy="it lives until it is deleted",

@@ -13,7 +13,8 @@ import msgspec
 
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.gateway.opensandbox import states, types, views
-from dibs.ledger.rows import LeasedDevice, SandboxRow
+from dibs.ledger.rows import LeasedDevice
+from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
 LARGEST_PAGE = 200
@@ -105,7 +106,7 @@ def sandboxes(workloads: Workloads, query: Query) -> types.Sandboxes:
     else:
         rows, total = workloads.page(states=wanted, labels=query.metadata, offset=query.offset, limit=query.page_size)
     booked: dict[str, list[LeasedDevice]] = {}
-    if any(row.live and row.receipt is None for row in rows):
+    if any(row.live and not row.proved for row in rows):
         for lease in workloads.leases():
             booked.setdefault(lease.sandbox_id, []).extend(lease.devices)
     places = _places(workloads) if any(row.state == "queued" for row in rows) else {}
@@ -113,8 +114,8 @@ def sandboxes(workloads: Workloads, query: Query) -> types.Sandboxes:
     return types.Sandboxes(items, types.paged(query.page, query.page_size, total))
 
 
-def _not_deleted(workloads: Workloads, wanted: tuple[str, ...], labels: dict[str, str]) -> list[SandboxRow]:
-    found: list[SandboxRow] = []
+def _not_deleted(workloads: Workloads, wanted: tuple[str, ...], labels: dict[str, str]) -> list[Sandbox]:
+    found: list[Sandbox] = []
     offset = 0
     while True:
         rows, _ = workloads.page(states=wanted, labels=labels, offset=offset, limit=_STEP)

@@ -10,7 +10,7 @@ import msgspec
 
 from dibs.errors import Conflict, NotFound
 from dibs.gateway.opensandbox import types, views
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.workloads.admission import waiting_for
 from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
@@ -19,11 +19,11 @@ from dibs.workloads.service import Workloads
 class Found(msgspec.Struct, frozen=True):
     """A sandbox, and what it waits for if it does."""
 
-    row: SandboxRow
+    row: Sandbox
     message: str = ""
 
 
-def find(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, SandboxRow]:
+def find(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, Sandbox]:
     """By its id, and nothing else: names and beginnings of ids are for people."""
     mine, row = _own(workloads, identity, sandbox_id)
     if views.DELETED in row.annotations:
@@ -31,7 +31,7 @@ def find(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Wor
     return mine, row
 
 
-def _own(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, SandboxRow]:
+def _own(workloads: Workloads, identity: Identity, sandbox_id: str) -> tuple[Workloads, Sandbox]:
     mine = workloads.seen_by(identity)
     try:
         row = mine.sandbox(sandbox_id)
@@ -51,7 +51,7 @@ def look(workloads: Workloads, identity: Identity, sandbox_id: str) -> Found:
     return Found(row, message_of(mine, row))
 
 
-def message_of(mine: Workloads, row: SandboxRow) -> str:
+def message_of(mine: Workloads, row: Sandbox) -> str:
     """What a sandbox that is not there yet waits for, as of now."""
     if row.state == "creating":
         return "is being created"
@@ -68,8 +68,8 @@ def show(workloads: Workloads, identity: Identity, sandbox_id: str) -> types.San
     return shown(mine, row)
 
 
-def shown(mine: Workloads, row: SandboxRow) -> types.Sandbox:
-    leases = mine.ledger.leases(sandbox_id=row.id) if row.receipt is None and row.live else []
+def shown(mine: Workloads, row: Sandbox) -> types.Sandbox:
+    leases = mine.ledger.leases(sandbox_id=row.id) if not row.proved and row.live else []
     return views.sandbox(row, [device for lease in leases for device in lease.devices], message_of(mine, row))
 
 

@@ -24,9 +24,9 @@ from dibs.gateway.opensandbox import listing, rows, types
 from dibs.gateway.opensandbox.answers import answer, part
 from dibs.gateway.opensandbox.requests import decode_object
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxId
 from dibs.ledger.snapshots import SnapshotRow, Snapshots
 from dibs.process import myself
+from dibs.sandbox import SandboxId
 from dibs.workloads.identity import Identity
 from dibs.workloads.images import REPOSITORY
 from dibs.workloads.reconcile import handle_of

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from dibs.backends.port import Exit
 from dibs.gateway.opensandbox.types import State
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import ExitReason, Sandbox
 
 OF_OURS: dict[str, State] = {
     "queued": "Pending",
@@ -20,7 +17,6 @@ OF_OURS: dict[str, State] = {
     "exited": "Terminated",
     "failed": "Failed",
 }
-_EXIT = msgspec.json.Decoder(Exit)
 
 
 def ours(states: list[str]) -> tuple[str, ...]:
@@ -29,19 +25,18 @@ def ours(states: list[str]) -> tuple[str, ...]:
     return tuple(name for name, state in OF_OURS.items() if state.lower() in wanted)
 
 
-def reason_of(row: SandboxRow) -> str:
+def reason_of(row: Sandbox) -> str:
     """A word for programs, as in status.reason."""
     if row.exit is not None:
-        return _EXIT.decode(row.exit).reason.upper().replace("-", "_")
+        return row.exit.reason.upper().replace("-", "_")
     return row.state.upper()
 
 
-def ended_how(row: SandboxRow) -> str:
+def ended_how(row: Sandbox) -> str:
     """Why a sandbox is no more, in a sentence."""
     if row.exit is None:
         return row.reason or "it is gone"
-    exit_ = _EXIT.decode(row.exit)
     if row.reason and row.state == "failed":
         return row.reason
-    said = exit_.detail or {"exited": "its entrypoint ended"}.get(exit_.reason, exit_.reason)
-    return f"{said} (exit code {exit_.code})"
+    said = row.exit.detail or ("its entrypoint ended" if row.exit.reason is ExitReason.EXITED else row.exit.reason)
+    return f"{said} (exit code {row.exit.code})"

@@ -8,42 +8,22 @@ import msgspec
 from msgspec import UNSET
 
 from dibs.gateway.opensandbox import states, types
-from dibs.ledger.rows import LeasedDevice, SandboxRow
-from dibs.request.spec import SandboxSpec
+from dibs.ledger.rows import LeasedDevice
+from dibs.receipt import ReceiptDevice
+from dibs.sandbox import Sandbox
 
 DELETED = "opensandbox.deleted"  # the annotation of a sandbox that was deleted: gone for these clients
 
 
-class _Device(msgspec.Struct, frozen=True):
-    id: str
-    model: str = ""
-    uuid: str = ""
-
-
-class _Line(msgspec.Struct, frozen=True):
-    field: str
-    observed: str
-
-
-class _Receipt(msgspec.Struct, frozen=True):
-    """Of a receipt, what its short form needs; the rest is not even decoded."""
-
-    verdict: str
-    devices: tuple[_Device, ...] = ()
-    lines: tuple[_Line, ...] = ()
-
-
-_RECEIPT = msgspec.json.Decoder(_Receipt)
-_SPEC = msgspec.json.Decoder(SandboxSpec)
 _TEXTS = msgspec.json.Decoder(dict[str, str])
 _WORDS = msgspec.json.Decoder(list[str])
 _LIMITS = ("cpu", "memory", "pids")
 
 
-def sandbox(row: SandboxRow, booked: Iterable[LeasedDevice] = (), message: str = "") -> types.Sandbox:
+def sandbox(row: Sandbox, booked: Iterable[LeasedDevice] = (), message: str = "") -> types.Sandbox:
     """`booked`: its devices, for as long as it has no receipt. `message`: what it waits for, if it does."""
     notes = row.annotations
-    spec = _SPEC.decode(row.spec)
+    spec = row.spec
     words = notes.get("opensandbox.entrypoint")
     image = notes.get("opensandbox.image") or ("" if "opensandbox.snapshotId" in notes else spec.image or spec.root)
     architecture = notes.get("opensandbox.platform")
@@ -61,7 +41,7 @@ def sandbox(row: SandboxRow, booked: Iterable[LeasedDevice] = (), message: str =
     )
 
 
-def status(row: SandboxRow, message: str = "") -> types.Status:
+def status(row: Sandbox, message: str = "") -> types.Status:
     if not message:
         message = states.ended_how(row) if not row.live else _running(row)
     return types.Status(
@@ -72,17 +52,17 @@ def status(row: SandboxRow, message: str = "") -> types.Status:
     )
 
 
-def _running(row: SandboxRow) -> str:
+def _running(row: Sandbox) -> str:
     if row.state == "creating":
         return "is being created"
     if row.receipt is None:
         return ""
-    receipt = _RECEIPT.decode(row.receipt)
+    receipt = row.receipt
     given = ", ".join(f"{device.id} {device.model}".strip() for device in receipt.devices) or "no devices"
     return f"{receipt.verdict} on {row.backend}: {given}"
 
 
-def extensions(row: SandboxRow, booked: Iterable[LeasedDevice] = ()) -> dict[str, str]:
+def extensions(row: Sandbox, booked: Iterable[LeasedDevice] = ()) -> dict[str, str]:
     """What was asked for under `dibs.`, and over it what was delivered."""
     asked = row.annotations.get("opensandbox.extensions")
     found = _TEXTS.decode(asked) if asked else {}
@@ -92,13 +72,13 @@ def extensions(row: SandboxRow, booked: Iterable[LeasedDevice] = ()) -> dict[str
         "dibs.simulated": "true" if row.simulated else "false",
     }
     if row.receipt is not None:
-        receipt = _RECEIPT.decode(row.receipt)
+        receipt = row.receipt
         limits = {line.field: line.observed for line in receipt.lines if line.field in _LIMITS}
         return found | _short(receipt.verdict, receipt.devices) | _limits(limits)
     return found | _short("pending" if row.live else "none", booked)
 
 
-def _short(verdict: str, devices: Iterable[_Device | LeasedDevice]) -> dict[str, str]:
+def _short(verdict: str, devices: Iterable[ReceiptDevice | LeasedDevice]) -> dict[str, str]:
     devices = list(devices)
     return {
         "dibs.receipt": verdict,

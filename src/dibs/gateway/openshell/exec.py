@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-import msgspec
 
 from dibs.backends.port import Exec, Exit, Output
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, Problem
@@ -33,7 +32,6 @@ _LONGEST = 32 << 10  # bytes of one word or value
 _PIECE = 64 << 10  # bytes of output in one message
 _UNTIL_THERE = 20.0  # seconds that a command waits for a sandbox that is being created; the SDK does not
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SPEC = msgspec.json.Decoder(SandboxSpec)
 
 
 async def run(call: Call, request: Any) -> None:
@@ -87,7 +85,7 @@ async def _session(call: Call, request: Any) -> AsyncIterator[AsyncSession]:
             raise Conflict(
                 "sandbox is not ready", field="sandbox", value=row.name, code="WRONG_STATE", remedy=f"it is {row.state}"
             )
-        spec = _SPEC.decode(row.spec)
+        spec = row.spec
         return mine.exec(row.id, _command(request, spec))
 
     begun: Any = None

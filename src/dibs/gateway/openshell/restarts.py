@@ -17,10 +17,9 @@ from dibs.gateway.logs import log
 from dibs.gateway.opensandbox.views import DELETED
 from dibs.gateway.openshell import schema, views
 from dibs.gateway.openshell.calls import WRITE, Call, Method, Place
-from dibs.ledger.rows import SandboxRow
 from dibs.ledger.snapshots import Snapshots
 from dibs.process import myself
-from dibs.request.spec import SandboxSpec
+from dibs.sandbox import Sandbox
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.images import REPOSITORY
 from dibs.workloads.reconcile import handle_of
@@ -29,7 +28,6 @@ from dibs.workloads.service import Workloads
 
 FILES = "openshell.files"
 SNAPSHOT = "openshell.snapshots"  # those that it was started from, newest first; removed with the sandbox
-_SPEC = msgspec.json.Decoder(SandboxSpec)
 
 
 class Stopped(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,9 +68,9 @@ def _stop(workloads: Workloads, place: Place, name: str) -> Any:
     return shown(mine, mine.ledger.sandbox(row.id), place.name)
 
 
-def _environment(mine: Workloads, row: SandboxRow) -> dict[str, str]:
+def _environment(mine: Workloads, row: Sandbox) -> dict[str, str]:
     """The values of the variables that were asked for, from the process that has them."""
-    names = _SPEC.decode(row.spec).env
+    names = row.spec.env
     if not names:
         return {}
     seen = mine.backend_of(row).observe(handle_of(row)).env
@@ -85,7 +83,7 @@ def _environment(mine: Workloads, row: SandboxRow) -> dict[str, str]:
     return {name: seen[name] for name in names}
 
 
-def _snapshot(mine: Workloads, row: SandboxRow) -> tuple[str, str]:
+def _snapshot(mine: Workloads, row: Sandbox) -> tuple[str, str]:
     books = Snapshots(mine.ledger)
     made = books.add(row.id, tenant=row.tenant, name="", backend=row.backend, repository=REPOSITORY, owner=myself())
     try:
@@ -108,7 +106,7 @@ async def start(call: Call, request: Any) -> Any:
 
     place = await call.place(request.workspace_scope)
     gateway = call.gateway
-    before: list[SandboxRow] = []
+    before: list[Sandbox] = []
 
     def look(workloads: Workloads) -> Any:
         mine = workloads.seen_by(place.who)
@@ -143,8 +141,8 @@ async def start(call: Call, request: Any) -> Any:
     return schema.message("SandboxResponse")(sandbox=made)
 
 
-def _asking(mine: Workloads, row: SandboxRow) -> Asking:
-    spec = _SPEC.decode(row.spec)
+def _asking(mine: Workloads, row: Sandbox) -> Asking:
+    spec = row.spec
     if views.STOPPED not in row.annotations:
         if spec.env:
             raise Conflict(
@@ -167,14 +165,14 @@ def _asking(mine: Workloads, row: SandboxRow) -> Asking:
     return Asking(workloads=mine, spec=msgspec.structs.replace(spec, **changes), annotations=annotations)
 
 
-def hide(mine: Workloads, row: SandboxRow) -> None:
+def hide(mine: Workloads, row: Sandbox) -> None:
     """Take what is this API's off a sandbox: it is not shown any more, and no value of a variable stays."""
     rest = {key: value for key, value in row.annotations.items() if not key.startswith("openshell.")}
     with mine.ledger.writing():
         mine.ledger.set_annotations(row.id, {**rest, DELETED: "true"})
 
 
-def forget(mine: Workloads, row: SandboxRow) -> None:
+def forget(mine: Workloads, row: Sandbox) -> None:
     """After a deletion: hide it, and remove the snapshots that had its files."""
     kept = _STOPPED.decode(row.annotations[views.STOPPED]).snapshot if views.STOPPED in row.annotations else ""
     hide(mine, row)

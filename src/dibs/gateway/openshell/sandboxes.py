@@ -20,7 +20,7 @@ from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_
 from dibs.gateway.openshell.requests import Rules, exposure_problems, read_create, unknown, with_hidden
 from dibs.gateway.selectors import selector
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.identity import Identity
 from dibs.workloads.receipt import HIDDEN
@@ -33,11 +33,11 @@ _WHILE_CREATING = 25.0  # seconds that a deletion waits for a creation to end; t
 # -- finding --------------------------------------------------------------------------------------------------------
 
 
-def visible(row: SandboxRow) -> bool:
+def visible(row: Sandbox) -> bool:
     return DELETED not in row.annotations and (row.live or views.KEPT in row.annotations)
 
 
-def find(mine: Workloads, name: str) -> SandboxRow:
+def find(mine: Workloads, name: str) -> Sandbox:
     """By its name, in the tenant of `mine`: the one that lives, else the one that ended and was not deleted."""
     tenant = mine.identity.tenant
     try:
@@ -52,13 +52,13 @@ def find(mine: Workloads, name: str) -> SandboxRow:
     return kept[-1]
 
 
-def shown(mine: Workloads, row: SandboxRow, workspace: str) -> Any:
-    leases = mine.ledger.leases(sandbox_id=row.id) if row.receipt is None and row.live else []
+def shown(mine: Workloads, row: Sandbox, workspace: str) -> Any:
+    leases = mine.ledger.leases(sandbox_id=row.id) if not row.proved and row.live else []
     devices = [device for lease in leases for device in lease.devices]
     return views.sandbox(row, workspace, devices, lookup.message_of(mine, row))
 
 
-def coming(row: SandboxRow) -> bool:
+def coming(row: Sandbox) -> bool:
     """About to be there, without waiting for anybody's devices."""
     return row.state == "creating" or (row.state == "running" and not row.ready)
 
@@ -233,11 +233,11 @@ async def list_(call: Call, request: Any) -> Any:
     return await call.gateway.pool.call(work)
 
 
-def _order(row: SandboxRow) -> tuple[float, str]:
+def _order(row: Sandbox) -> tuple[float, str]:
     return row.created_at, row.id
 
 
-def _token(row: SandboxRow) -> str:
+def _token(row: Sandbox) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(_order(row))).decode()
 
 

@@ -17,7 +17,7 @@ from dibs.gateway.openshell import names, schema, views
 from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
 from dibs.gateway.openshell.requests import port_problems
 from dibs.gateway.state import Gateway
-from dibs.ledger.rows import SandboxRow
+from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
 
@@ -38,7 +38,7 @@ def _encode(services: dict[str, Service]) -> str:
     return msgspec.json.encode(services).decode()
 
 
-def of_row(row: SandboxRow) -> dict[str, Service]:
+def of_row(row: Sandbox) -> dict[str, Service]:
     return _SERVICES.decode(row.annotations[views.SERVICES]) if views.SERVICES in row.annotations else {}
 
 
@@ -134,7 +134,7 @@ async def delete(call: Call, request: Any) -> Any:
     return schema.message("DeleteResponse")(outcome=schema.number(f"DELETION_OUTCOME_{outcome}"))
 
 
-def _find(workloads: Workloads, place: Place, sandbox: str) -> tuple[Workloads, SandboxRow]:
+def _find(workloads: Workloads, place: Place, sandbox: str) -> tuple[Workloads, Sandbox]:
     from dibs.gateway.openshell.sandboxes import find
 
     mine = workloads.seen_by(place.who)
@@ -145,7 +145,7 @@ def _unknown(name: str) -> NotFound:
     return NotFound("there is no such service", field="name", value=name[:64], code="SERVICE_NOT_FOUND")
 
 
-def _answer(gateway: Gateway, place: Place, row: SandboxRow, name: str, one: Service) -> Any:
+def _answer(gateway: Gateway, place: Place, row: Sandbox, name: str, one: Service) -> Any:
     found = schema.message("ServiceEndpointResponse")()
     end = found.endpoint
     end.metadata.id, end.metadata.name = f"{views.sandbox_id(row)}/{name}", name

@@ -15,8 +15,8 @@ import msgspec
 from dibs.gateway.opensandbox import states
 from dibs.gateway.opensandbox.views import extensions
 from dibs.gateway.openshell import schema
-from dibs.ledger.rows import LeasedDevice, SandboxRow
-from dibs.workloads.service import exit_of
+from dibs.ledger.rows import LeasedDevice
+from dibs.sandbox import Sandbox
 
 # The annotations of a row that are this API's own.
 KEPT = "openshell.kept"  # it is shown until it is deleted, also when it has ended
@@ -42,11 +42,11 @@ class Notes(msgspec.Struct, frozen=True):
 _NOTES = msgspec.json.Decoder(Notes)
 
 
-def sandbox_id(row: SandboxRow) -> str:
+def sandbox_id(row: Sandbox) -> str:
     return row.annotations.get(ID, row.id)
 
 
-def sandbox(row: SandboxRow, workspace: str, devices: Iterable[LeasedDevice] = (), waits: str = "") -> Any:
+def sandbox(row: Sandbox, workspace: str, devices: Iterable[LeasedDevice] = (), waits: str = "") -> Any:
     """`waits`: what a queued one waits for."""
     found = schema.message("Sandbox")()
     meta = found.metadata
@@ -68,32 +68,32 @@ def sandbox(row: SandboxRow, workspace: str, devices: Iterable[LeasedDevice] = (
     return found
 
 
-def phase_of(row: SandboxRow) -> str:
+def phase_of(row: Sandbox) -> str:
     if row.state == "running":
         return "READY" if row.ready else "STARTING" if ID in row.annotations else "PROVISIONING"
     if row.state == "exited":
         if STOPPED in row.annotations:
             return "STOPPED"
-        ended = exit_of(row)
+        ended = row.exit
         return "COMPLETED" if ended is not None and ended.code == 0 else "ERROR"
     if row.state == "failed":
         return "ERROR"
     return "STARTING" if row.state == "creating" and ID in row.annotations else _PHASES[row.state]
 
 
-def _status(status: Any, row: SandboxRow, given: dict[str, str], waits: str) -> None:
+def _status(status: Any, row: Sandbox, given: dict[str, str], waits: str) -> None:
     phase = phase_of(row)
     status.phase = schema.number(f"SANDBOX_PHASE_{phase}")
     status.restart_count = int(row.annotations.get(RESTARTS, "0"))
     if row.started_at is not None:
         stamp(status.main_process_started_time, row.started_at)
-    ended = exit_of(row)
+    ended = row.exit
     if ended is not None:
         status.exit_code = ended.code
     at = row.ended_at or row.started_at or row.created_at
     reason, words = _why(row, phase, waits)
     _condition(status, "Ready", phase == "READY", reason, words, at)
-    if row.receipt is not None or row.live:
+    if row.proved or row.live:
         verdict = given["dibs.receipt"]
         words = f"{verdict} on {row.backend}: {_devices(given)}; `dibs receipt {row.id}` has the receipt"
         words += f", and so has GET /api/v1/sandboxes/{row.id}/receipt"
@@ -111,7 +111,7 @@ def _status(status: Any, row: SandboxRow, given: dict[str, str], waits: str) -> 
         _condition(status, "FilesKept", kept, "Kept" if kept else "NotKept", words, row.created_at)
 
 
-def _why(row: SandboxRow, phase: str, waits: str) -> tuple[str, str]:
+def _why(row: Sandbox, phase: str, waits: str) -> tuple[str, str]:
     """A word for programs and a sentence for people."""
     if phase == "READY":
         return "Ready", "it takes commands"

@@ -14,7 +14,8 @@ from dibs.backends.port import LogRecord
 from dibs.errors import InvalidRequest, NotFound
 from dibs.gateway.openshell import sandboxes, schema, views
 from dibs.gateway.openshell.calls import READ, Call, Method, Place
-from dibs.ledger.rows import Event, SandboxRow
+from dibs.ledger.rows import Event
+from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
 _MOST_LINES = 10_000
@@ -35,7 +36,7 @@ async def logs(call: Call, request: Any) -> Any:
         mine = workloads.seen_by(place.who)
         row = sandboxes.find(mine, request.sandbox)
         answer = schema.message("GetSandboxLogsResponse")()
-        if row.handle is None or silent or not wanted:
+        if not row.created or silent or not wanted:
             return answer
         lines = list(_lines(mine.logs(row.id), since))
         answer.buffer_total = len(lines)
@@ -75,13 +76,11 @@ async def watch(call: Call, request: Any) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _row(call: Call, place: Place, name: str) -> SandboxRow:
+async def _row(call: Call, place: Place, name: str) -> Sandbox:
     return await call.gateway.pool.call(lambda workloads: sandboxes.find(workloads.seen_by(place.who), name))
 
 
-async def _follow_status(
-    call: Call, place: Place, request: Any, row: SandboxRow, after: int, lock: asyncio.Lock
-) -> None:
+async def _follow_status(call: Call, place: Place, request: Any, row: Sandbox, after: int, lock: asyncio.Lock) -> None:
     changes, gateway = call.gateway.changes, call.gateway
     last: bytes = b""
     first = True
@@ -115,10 +114,10 @@ async def _follow_status(
         await changes.wait(_PAUSE)
 
 
-async def _follow_logs(call: Call, place: Place, request: Any, row: SandboxRow, lock: asyncio.Lock) -> None:
+async def _follow_logs(call: Call, place: Place, request: Any, row: Sandbox, lock: asyncio.Lock) -> None:
     since = request.since_time.ToNanoseconds() / 1e9 if request.HasField("since_time") else 0.0
     pool = call.gateway.pool
-    while row.handle is None:
+    while not row.created:
         if not row.live or call.gateway.stopping:
             return
         await call.gateway.changes.wait(_PAUSE)
@@ -149,7 +148,7 @@ def _lines(records: Iterable[LogRecord], since: float) -> Iterator[tuple[float, 
                 yield record.at, record.stream, text
 
 
-def _line(row: SandboxRow, at: float, stream: str, text: str) -> Any:
+def _line(row: Sandbox, at: float, stream: str, text: str) -> Any:
     found = schema.message("SandboxLogLine")(
         sandbox_id=views.sandbox_id(row), level="INFO", target=stream, message=text, source="sandbox"
     )

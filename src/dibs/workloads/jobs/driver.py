@@ -25,10 +25,11 @@ from dibs.backends.port import Backend, Session
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Busy, Conflict, DibsError, NotFound, QuotaExceeded
 from dibs.ledger.jobs import JobBook, JobRow, JobState
-from dibs.ledger.rows import SandboxId, SandboxRow, encode
+from dibs.ledger.rows import encode
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
-from dibs.process import absent, boottime, myself
+from dibs.process import boottime, myself
+from dibs.sandbox import Sandbox, SandboxId
 from dibs.workloads.booking import Booking, Order, together
 from dibs.workloads.delivery import Delivery, Run, ledger_away
 from dibs.workloads.group_policy import POLICY
@@ -424,7 +425,7 @@ class Driver:
         if not live:
             return False
         if end:
-            running = [row for row in live if row.handle is not None and row.state != "creating"]
+            running = [row for row in live if row.created and row.state != "creating"]
             if running:
                 with ThreadPoolExecutor(len(running)) as threads:
                     list(threads.map(self._end, running))
@@ -432,11 +433,11 @@ class Driver:
         left = [row for group in groups for row in ledger.group(group) if row.live]
         for row in left:
             # What we were creating ourselves has been undone, or is undone now: no delivery of ours is under way.
-            if end and row.state == "creating" and (row.owner == myself() or absent(row.owner)):
+            if end and row.state == "creating" and (row.owner == myself() or row.orphaned):
                 self._discard(row.id)
         return any(row.live for group in groups for row in ledger.group(group))
 
-    def _end(self, row: SandboxRow) -> None:
+    def _end(self, row: Sandbox) -> None:
         """In a thread of its own: it may take as long as the rank's grace."""
         with suppress(DibsError):  # it is tried again at the next look
             grace = self._planned().ranks[row.rank].spec.grace_seconds

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dibs.backends.port import Exit
-from dibs.ledger.rows import Lease, SandboxRow
+from dibs.ledger.rows import Lease
+from dibs.sandbox import Sandbox
 from dibs.workloads.jobs.model import RankPhase, RankStatus
-from dibs.workloads.service import exit_of
 
 
 def rank_statuses(
-    ranks: Sequence[RankStatus], rows: Iterable[SandboxRow], leases: Iterable[Lease]
+    ranks: Sequence[RankStatus], rows: Iterable[Sandbox], leases: Iterable[Lease]
 ) -> tuple[RankStatus, ...]:
     """The same ranks, with what their sandboxes say. A rank that has none keeps what was known of it."""
     found = list(ranks)
@@ -21,7 +21,7 @@ def rank_statuses(
     for lease in leases:
         devices.setdefault(lease.sandbox_id, []).extend(device.id for device in lease.devices)
     for row in rows:
-        ended = exit_of(row)
+        ended = row.exit
         found[row.rank] = msgspec.structs.replace(
             found[row.rank],
             phase=_phase(row, ended),
@@ -35,7 +35,7 @@ def rank_statuses(
     return tuple(found)
 
 
-def _phase(row: SandboxRow, ended: Exit | None) -> RankPhase:
+def _phase(row: Sandbox, ended: Exit | None) -> RankPhase:
     if row.live:
         return "Running" if row.state in ("running", "paused", "stopping") else "Creating"
     if ended is not None and ended.code == 0 and ended.reason == "exited":

@@ -20,10 +20,12 @@ import msgspec
 from dibs.backends.port import Backend, scheduler_of
 from dibs.errors import Conflict, InvalidRequest, NotFound, Problem, Unsupported
 from dibs.ledger.jobs import JobBook, JobId, JobRow, Wanted
-from dibs.ledger.rows import Event, SandboxId
+from dibs.ledger.rows import Event
 from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.process import absent, myself
+from dibs.receipt import Receipt
+from dibs.sandbox import SandboxId
 from dibs.workloads.admission import check_reach
 from dibs.workloads.booking import Booking, Order
 from dibs.workloads.explain import choose
@@ -32,7 +34,6 @@ from dibs.workloads.jobs.driver import read_spec, read_status
 from dibs.workloads.jobs.model import Change, Condition, Job, JobSpec, Objects, Options, RankLog, Status
 from dibs.workloads.jobs.plan import JobPlan, plan_job
 from dibs.workloads.jobs.ranks import rank_statuses
-from dibs.workloads.receipt import Receipt
 
 if TYPE_CHECKING:
     from dibs.workloads.service import Workloads

@@ -19,7 +19,7 @@ class Doorbell:
     """The owner's end. Close it when the ticket is given back."""
 
     def __init__(self, path: Path, *, group: bool = False) -> None:
-        """`group`: its members may ring, too. Nobody else may listen: whoever does keeps the place alive."""
+        """`group`: its members may ring, too. No other user may listen: a listener keeps the place alive."""
         path.parent.mkdir(mode=0o770 if group else 0o700, exist_ok=True)
         os.mkfifo(path, 0o600)
         self.path = path
@@ -59,11 +59,11 @@ class Doorbell:
         try:
             self.path.unlink()
         except FileNotFoundError:
-            return  # whoever took us for dead has cleared it away
+            return  # another process took us for dead and cleared it away
 
 
 def ring(path: str, *, quietly: bool = False) -> bool | None:
-    """Ring, or `quietly` only see whether anybody is there. False: the listener is gone. None: that cannot be told."""
+    """Ring, or `quietly` only check for a listener. False: the listener is gone. None: that cannot be told."""
     try:
         found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

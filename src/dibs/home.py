@@ -1,7 +1,7 @@
 """Where dibs keeps its state.
 
 `DIBS_HOME` names one folder for everything; else the XDG folders are used. Two installations with different folders
-never meet. Everybody who needs a path asks here; nobody else reads these variables.
+never meet. All paths come from here; no other module reads these variables.
 
     <state>/ledger.db             leases, queue, sandboxes, events
     <state>/live/<id>             what the ledger must not forget of a live sandbox

@@ -237,7 +237,7 @@ class Connection:
             self._line = None
 
     def interrupt(self) -> None:
-        """From another thread: end the wait of whoever reads."""
+        """From another thread: end the wait of a reader."""
         line = self._line
         if line is not None and not line.closed:
             with contextlib.suppress(OSError):
@@ -361,7 +361,7 @@ class Connection:
             )
             if status != 101 and not plain:
                 line.busy = True
-                found["connection"] = "close"  # it is nobody's line: it goes when the answer has been read
+                found["connection"] = "close"  # no pool owns this connection: it closes when the answer has been read
                 response = Response(line, status, reason, found, empty=status in (204, 304))
                 raise Declined(response)
         except Declined:

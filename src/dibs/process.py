@@ -82,7 +82,7 @@ def node_name() -> str:
 
 
 def boottime() -> float:
-    """Seconds since the machine was started. Nobody sets this clock, and it goes on while the machine sleeps."""
+    """Seconds since the machine was started. This clock is never set, and it goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -174,7 +174,7 @@ def is_here(process: ProcessName) -> bool:
 
 
 def username() -> str:
-    """Whoever runs this, by name; by number where the number has no name."""
+    """The user of this process, by name; by number where the number has no name."""
     import pwd
 
     try:

@@ -172,7 +172,7 @@ def _ten(power: int) -> int:
 def _scaled(digits: int, power: int) -> int:
     if power >= 0:
         return digits * _ten(power)
-    # Away from zero: whoever asked for something must not end with nothing.
+    # Away from zero: a request for something must not end as nothing.
     return -(-digits // _ten(-power))
 
 

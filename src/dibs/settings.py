@@ -1,6 +1,6 @@
 """What an administrator decides, read once: `<config>/config.toml`, then the environment, then flags.
 
-Everybody who needs a setting asks `load_settings`; nobody else reads the file or these variables. Strict: an unknown
+Every setting comes from `load_settings`; no other module reads the file or these variables. Strict: an unknown
 key or a value that cannot be read is refused, and all problems are told at once. Without a file nothing is parsed and
 nothing is loaded, because `dibs run` passes here too.
 

@@ -6,7 +6,7 @@ versions run in circles on negative sizes.
 
 Understood: files, folders, symbolic and hard links, fifos and device nodes, in the formats v7, ustar, pax and GNU; long
 names; gzip, bzip2 and xz where asked for. Refused: sparse members, other kinds, wrong checksums, and a stream without
-an end. What a member may do is decided by whoever unpacks it.
+an end. What a member may do is up to the code that unpacks it.
 
 Standard library only: it is also loaded beside a sandbox (`local/enter.py`), as a file of its own. Every import is made
 by `prepare`, before the files around us belong to the sandbox.
@@ -200,7 +200,7 @@ class Reader:
         )  # fmt: skip
 
     def _end(self) -> None:
-        """Read on to the end of the stream: whoever made it may still say what went wrong."""
+        """Read on to the end of the stream: its producer may still report what went wrong."""
         seen = 0
         while piece := self._exactly(PIECE):
             seen += len(piece)

@@ -177,7 +177,7 @@ class Changed(OSError):
 def open_beneath(path: str) -> int:
     """A descriptor (O_PATH) of an absolute path none of whose parts is a link. Raises OSError; Changed for a link.
 
-    Part by part: whoever may rename things on the way can make it fail, but cannot lead it elsewhere.
+    Resolved part by part: a concurrent rename can make it fail, but cannot redirect it.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open("/", flags | os.O_DIRECTORY)

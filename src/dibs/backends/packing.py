@@ -1,4 +1,4 @@
-"""Packs a file or a folder as a tar stream, while somebody hostile may be changing it.
+"""Packs a file or a folder as a tar stream, while a hostile process may be changing it.
 
 `local/enter.py` calls it inside a sandbox, `workloads/files.py` on the host, where a sandbox may have the folder
 mounted. Everything is opened from the folder above it and never through a link, and looked at only after it was opened

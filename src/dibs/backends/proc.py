@@ -187,7 +187,7 @@ def connected(pid: int | str) -> bool:
 
 
 def executable(file: str) -> bool:
-    """For anybody: who the command runs as is not known from outside."""
+    """For any user: which one the command runs as is not known from outside."""
     return bool(os.stat(file).st_mode & 0o111)
 
 

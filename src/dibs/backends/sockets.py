@@ -67,7 +67,7 @@ def _address(text: str) -> str:
 
 
 def listeners(port: int, pid: str | int = "self", addresses: Iterable[str] = ("127.0.0.1", "::1")) -> list[Row]:
-    """Whoever would be reached at a port of these addresses."""
+    """The processes that a connection to a port of these addresses would reach."""
     wanted = {*addresses, *_WILDCARDS}
     return [row for row in rows(pid) if row.listens and row.port == port and row.address in wanted]
 
@@ -102,7 +102,7 @@ def holders(inode: int) -> list[int]:
 def owned(port: int, processes: Iterable[int], pid: str | int = "self") -> bool:
     """Whether all who listen at a port of the host's loopback are among these processes. OSError if it is not known.
 
-    On the host's network a port may be anybody's, the gateway's own included. With nobody there it is False.
+    On the host's network a port may belong to any process, the gateway included. Without a listener it is False.
     """
     found = {row.inode for row in listeners(port, pid)}
     mine: set[int] = set()

@@ -1,4 +1,4 @@
-"""Tar streams on their way into a sandbox that somebody else unpacks: an engine, or memory.
+"""Tar streams on their way into a sandbox, unpacked elsewhere: by an engine, or in memory.
 
 Engines ask few questions, and unpack as root. So every archive is read through first (`archive`), each member is
 checked and written anew, with the workload's user as its owner, and only a whole and harmless archive is handed on:

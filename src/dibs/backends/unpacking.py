@@ -38,7 +38,7 @@ class Target:
 
     `mask`: permission bits that no file gets. `rename`: what the first part of every name becomes;
     all must have the same. `fifos`: they may be
-    made. `any_link`: symbolic links may say what they want, since nobody who follows them here would be led astray;
+    made. `any_link`: symbolic links may say what they want, since no code here follows them;
     otherwise relative ones must stay inside, as an engine wants it.
     """
 
@@ -216,7 +216,7 @@ class Target:
                 made = os.stat(parts[-1], dir_fd=into, follow_symlinks=False)
                 if _identity(made) == _identity(info):
                     return
-                os.unlink(parts[-1], dir_fd=into)  # somebody has exchanged it
+                os.unlink(parts[-1], dir_fd=into)  # it was replaced meanwhile
         except FileNotFoundError:
             pass
         finally:

@@ -1,6 +1,6 @@
 """CRI container annotations that ask for CDI devices: `cdi.k8s.io/<plugin>_<device id>: name,name`.
 
-Called by whoever talks to a container runtime that takes devices from annotations. Pure: a given mapping is
+For container runtimes that take devices from annotations. Pure: a given mapping is
 never changed; a new one is returned.
 """
 

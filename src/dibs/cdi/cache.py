@@ -1,6 +1,6 @@
 """The spec directories of a host, as one set of devices.
 
-Called by everybody who needs a device by name. A `Cache` reads its directories when it is made and again when
+Called by all code that needs a device by name. A `Cache` reads its directories when it is made and again when
 `refresh` is called; lookups never touch the disk. A file that cannot be used never hides the others: what is
 wrong with it is recorded and can be read by `errors` and `dir_errors`.
 

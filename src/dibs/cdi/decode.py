@@ -1,6 +1,6 @@
 """Bytes to `Spec`, and back: the strict reading of a spec file.
 
-Called by `cache` and by whoever has a spec in hand. All problems of a file are collected, each with its place,
+Called by `cache`, and by code that has a spec in hand. All problems of a file are collected, each with its place,
 and raised as one `SpecError`. It does no file I/O except in `read_spec`. An unknown field is refused, as is a
 key given twice; keys match without regard to case, as they do for the container engines.
 """

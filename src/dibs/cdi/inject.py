@@ -222,7 +222,7 @@ def _depth(path: str) -> int:
 def _oci_mount(mount: Mount, *, mapped: bool) -> dict[str, Any]:
     options = list(mount.options)
     if mapped and not {"idmap", "ridmap"} & set(options):
-        # In a user namespace the files of a bind mount would otherwise belong to nobody.
+        # In a user namespace the files of a bind mount would otherwise belong to the overflow user.
         if "rbind" in options:
             options.append("ridmap")
         elif "bind" in options:

@@ -1,6 +1,6 @@
 """The CDI spec as data: the types of the file format, with their names on the wire.
 
-Imported by everybody who touches CDI; decoding, validation and versions live in their own modules.
+Imported by all code that touches CDI; decoding, validation and versions live in their own modules.
 It must hold no logic and do no I/O. All types are immutable values; sequences are tuples.
 """
 

@@ -1,6 +1,6 @@
 """Declarations: functions with their overloads, and libraries that bundle functions, macros and types.
 
-Whoever extends CEL writes these; the checker, the cost estimate and codegen read them. An implementation gets CEL
+Extensions of CEL are written as these; the checker, the cost estimate and codegen read them. An implementation gets CEL
 values (see ``values``) and returns one; it fails with CelRuntimeError or ValueError and must not keep or change its
 arguments.
 """

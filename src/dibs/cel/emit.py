@@ -1,6 +1,6 @@
 """Small builders of Python syntax nodes, and the inlining of an overload's template.
 
-Called by codegen only. A template is the text of a declaration, written by whoever wrote the function; an expression's
+Called by codegen only. A template is the text of a declaration, written by the author of the function; an expression's
 author has no way to reach it.
 """
 

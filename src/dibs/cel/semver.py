@@ -1,6 +1,6 @@
 """A semantic version (semver 2.0.0) as a value.
 
-Read by ``kubernetes`` (the CEL functions) and by whoever holds a device's ``version`` attribute. Build metadata is kept
+Read by ``kubernetes`` (the CEL functions) and by readers of a device's ``version`` attribute. Build metadata is kept
 for printing and ignored in comparisons, as the standard says. It must not know CEL; text that is no version is a
 ValueError.
 """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dibs.claims.slices import Device, DeviceTaintRule, ResourceSlice
     from dibs.claims.validation import validate
 
-# Loaded when first used: whoever only needs the objects does not pay for the allocator and its expressions.
+# Loaded on first use: code that only needs the objects does not pay for the allocator and CEL.
 _HOME = {
     name: module
     for module, names in {

@@ -141,7 +141,7 @@ def allocate(
     budget: int = STEP_BUDGET,
     cancelled: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """For a single question. Whoever asks often keeps an `Inventory`."""
+    """For a single question. Callers that ask often keep an `Inventory`."""
     allocator = Allocator(Inventory(slices), classes, allocated, features)
     return allocator.allocate(node, claims, budget=budget, cancelled=cancelled)
 

@@ -6,7 +6,7 @@ turn it into words. `reason` codes are public:
     class-selector, selector      a selector of the class or the request said no
     other-node                    published for other nodes
     binding-conditions            needs binding conditions, which are switched off
-    in-use                        held by somebody (the detail says by whom)
+    in-use                        held (the detail says by whom)
     taken                         given to another request of the same call
     capacity, counters, counters-off, compatibility-groups, node-operations, taint, constraint
 """
@@ -77,7 +77,7 @@ class RequestExplanation(msgspec.Struct, frozen=True):
     seen: int  # devices looked at
     of_class: int  # of these, of the class
     selected: int  # of these, passed the request's own selectors
-    free: int  # of these, not held by anybody
+    free: int  # of these, not held
     given: tuple[str, ...]
     fell: tuple[Verdict, ...]
     nearest: Verdict | None  # the one that came closest, where nothing was selected or nothing was left

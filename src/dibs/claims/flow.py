@@ -87,7 +87,7 @@ class Supply:
         return found
 
     def shares(self, mask: int, demands: list[Demand]) -> int:
-        """How many shares the devices of a cell can at most still give, if each is as small as anybody asks for."""
+        """How many shares the devices of a cell can at most still give, if each is the smallest one asked for."""
         attempt = self._attempt
         total = 0
         while mask:

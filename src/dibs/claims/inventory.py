@@ -1,6 +1,6 @@
 """The devices that exist, prepared once and asked many times.
 
-Whoever finds devices builds an `Inventory` from their slices; `allocator` asks it for the `World` of a node: the
+A source of devices builds an `Inventory` from their slices; `allocator` asks it for the `World` of a node: the
 usable devices in the order in which they are tried. A world keeps what selectors said about its devices, so that the
 second request of a kind costs next to nothing. A world never changes: new slices make a new inventory, which takes
 over what is still the same.

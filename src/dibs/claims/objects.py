@@ -1,6 +1,6 @@
 """The `resource.k8s.io/v1` objects, from JSON and back.
 
-Everybody who touches a claim, a class or a slice imports the types from here. Decoding is strict: unknown fields
+All code that touches a claim, a class or a slice imports the types from here. Decoding is strict: unknown fields
 and wrong types are refused, all of them at once, each with its path as Kubernetes prints it. An explicit `null`
 counts as unset, as in Kubernetes. What is read is not judged: that is `validation`.
 """
@@ -121,7 +121,7 @@ def from_builtins(value: object, kind: type[P]) -> P:
 def lenient(value: object, kind: type[P]) -> tuple[P, tuple[Problem, ...]]:
     """Read an object that a newer Kubernetes may have written, and the fields in it that are not known here.
 
-    Whoever decides with the object must tell about those. Raises InvalidRequest for anything else that is wrong.
+    Code that decides with the object must report those. Raises InvalidRequest for anything else that is wrong.
     """
     problems: list[Problem] = []
     pruned = _examined(value, kind, "", problems)

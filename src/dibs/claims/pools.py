@@ -45,7 +45,7 @@ class Candidate:
         self.device = device
         self.slice = published
         self.shareable = bool(device.allow_multiple_allocations)
-        # A whole device without a policy can be had whatever its capacity is, unless somebody asks for an amount.
+        # A whole device without a policy can be had whatever its capacity is, unless an amount is asked for.
         self.measured = self.shareable or any(
             capacity.request_policy is not None or str(capacity.value).startswith("-")
             for capacity in device.capacity.values()
@@ -135,7 +135,7 @@ def gather(
             published.spec.per_device_node_selection is not None or published.spec.shared_counters
         ):
             continue
-        # Whoever cannot check groups must not give such devices, nor others of a pool that it sees only in part.
+        # Code that cannot check groups must not give such devices, nor others of a pool that it sees only in part.
         if not features.compatibility_groups and published.grouped:
             continue
         if not _reaches(published, node):

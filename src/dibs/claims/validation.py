@@ -255,7 +255,7 @@ def _check_selectors(errors: FieldErrors, path: str, selectors: Sequence[DeviceS
             errors.too_long(below, MAX_EXPRESSION)
             continue
         try:
-            # With lists on: what is accepted must not depend on a switch of whoever decides later.
+            # With lists on: what is accepted must not depend on a feature gate of the later decision.
             compiled = compile_selector(text, list_attributes=True)
         except CelCompileError as error:
             errors.invalid(below, text, str(error))

@@ -4,7 +4,7 @@
 short name. A product that is not here still works; it is only called by its full name.
 
 Memory is what the driver reports, in MiB; `nominal_gb` is the size on the box. The two differ ("80 GB" is 79.65 GiB on
-an H100 and exactly 80 GiB on an A100), so nobody may compute one from the other.
+an H100 and exactly 80 GiB on an A100), so one must never be computed from the other.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def find_pci(vendor_id: int, device_id: int) -> Model | None:
 
 
 def close_matches(name: str) -> tuple[str, ...]:
-    """The short names that somebody who wrote this may have meant, best first; none if nothing is near."""
+    """The short names that this may have meant, best first; none if nothing is near."""
     wanted = _squeeze(name)
     if not wanted:
         return ()

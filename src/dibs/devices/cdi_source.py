@@ -135,7 +135,7 @@ def devices_of(cache: Cache, pool: str) -> list[Device]:
 
 
 def exclusive_nodes(edits: ContainerEdits) -> frozenset[str]:
-    """The host's nodes (and network interfaces) that these edits take, without those that everybody shares."""
+    """The host's nodes (and network interfaces) that these edits take, without the shared ones."""
     nodes = {node.host_path or node.path for node in edits.device_nodes}
     interfaces = {f"net:{device.host_interface_name}" for device in edits.net_devices}
     return frozenset((nodes - _COMMON) | interfaces)

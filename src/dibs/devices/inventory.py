@@ -1,6 +1,6 @@
 """All devices of this host at one look: the simulated world if one is on, else every source, joined.
 
-Everybody who needs devices calls `look`. It is asked often (each plan, each table), so it reads small files only and
+All code that needs devices calls `look`. It is asked often (each plan, each table), so it reads small files only and
 imports a source only when its turn comes. A source that cannot be read is a `SourceError` in the answer; it must never
 read as "no devices", and one broken source must not hide the others.
 

@@ -260,7 +260,7 @@ def _not_compiling(path: str, attributes: Iterable[DeviceDerivedAttribute]) -> I
 
 
 def _bytes(path: str) -> bytes:
-    """At most one byte more than is allowed: whoever decodes says so. A pipe is read (`-f <(kubectl get …)`)."""
+    """At most one byte more than is allowed: the decoder reports that. A pipe is read (`-f <(kubectl get …)`)."""
     if path == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""What a device is, for every source that finds one and everybody who gives one away.
+"""What a device is, for every source that finds one and all code that leases one.
 
 Sources (`cdi_source`, `nvml`, `pci`, `simulated`) make `Device`s, `inventory` joins them, `plan` chooses among them,
 `ledger` books their *units*. A device is named as in Kubernetes' DRA: driver/pool/name. It must not know where it came
@@ -45,7 +45,7 @@ class ExternalUse(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`ok`, or broken with the reason in the words of whoever found out."""
+    """`ok`, or broken with the reason in the words of the source that found out."""
 
     ok: bool = True
     reason: str = ""

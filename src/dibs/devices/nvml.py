@@ -308,7 +308,7 @@ class _Look:
 
 
 def external_use(pid: int, roots: Roots = HOST) -> ExternalUse:
-    """Who runs a process and what it is. A process that cannot be seen from here is still somebody's."""
+    """Who runs a process and what it is. A process that cannot be seen from here still counts as a holder."""
     folder = f"{roots.proc}/{pid}"
     try:
         uid = os.stat(folder).st_uid

@@ -2,7 +2,7 @@
 
 A person switches it on and off (`dibs gpus simulate 8`); while it is on, `inventory` offers nothing else, so simulated
 and real devices are never mixed. The world is a small JSON file in the state folder. A file that cannot be read is an
-error that is shown: it never reads as "off", because then real devices would be offered behind somebody's back.
+error that is shown: it never reads as "off", because then real devices would be offered unexpectedly.
 
 A card that can be cut is offered whole and in parts. The units make them exclude each other.
 """

@@ -102,11 +102,11 @@ def device_of(results: Iterable[DeviceRequestAllocationResult], inventory: Inven
 
 
 def in_use(inventory: Inventory, held: Mapping[str, str]) -> Allocated:
-    """What the allocator must count as taken. `held`: device id -> holder, for every device that somebody has
+    """What the allocator must count as taken. `held`: device id -> holder, for every device that is held
     something of; what was really leased comes first.
 
     Of a held card and its parts only the first is told: its counters say the rest. Both together would be more than
-    there is, and a pool whose counters are overdrawn gives nothing to anybody.
+    there is, and a pool whose counters are overdrawn gives nothing.
     """
     devices = {device.id: (number, device) for number, device in enumerate(inventory.devices)}
     counting = Counting(inventory.devices)
@@ -124,7 +124,7 @@ def in_use(inventory: Inventory, held: Mapping[str, str]) -> Allocated:
         if not own & drawn:
             taken[published_id(device)] = holder
             drawn |= own
-            if device.shareable:  # whoever has it whole has all of its capacity
+            if device.shareable:  # a lease of the whole device takes all of its capacity
                 consumed[published_id(device)] = dict(device.capacity)
     return Allocated(taken, consumed=consumed)
 

@@ -1,6 +1,6 @@
-"""The doctor: looks a host over and says, for each thing that is wrong, why it matters and how to mend it.
+"""The doctor: looks a host over and says, for each thing that is wrong, why it matters and how to fix it.
 
-`dibs doctor` calls `examine`. Each module is one check; each check returns findings. It looks and tries; it never mends
+`dibs doctor` calls `examine`. Each module is one check; each check returns findings. It looks and tries; it never fixes
 anything by itself.
 """
 
@@ -28,7 +28,7 @@ def examine(
     spec_dirs: Iterable[str] | None = None,
     library: Nvml | None = None,
 ) -> list[Finding]:
-    """All findings about this host, in the order in which one would mend them."""
+    """All findings about this host, in the order in which to fix them."""
     from dibs.devices import cdi_source
     from dibs.devices.inventory import look_at_host
 

@@ -19,7 +19,7 @@ Verdict = Literal["ok", "warn", "fail", "skip"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One verdict: what was looked at, why it matters in one sentence, and the command that mends it."""
+    """One verdict: what was looked at, why it matters in one sentence, and the command that fixes it."""
 
     id: str
     verdict: Verdict

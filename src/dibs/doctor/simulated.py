@@ -1,4 +1,4 @@
-"""Whether a simulated world is on: so that nobody takes it for hardware, or forgets it."""
+"""Whether a simulated world is on, so that it is neither taken for hardware nor forgotten."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class App:
 
 
 def make_app(settings: Settings, home: Home, *, host_service: bool = False) -> App:
-    """The whole gateway, not yet started. `host_service`: sandboxes run as whoever asked for them."""
+    """The whole gateway, not yet started. `host_service`: sandboxes run as the users who asked for them."""
     make = maker(settings, home, host_service=host_service)
     pool = Pool(make, threads=settings.gateway.threads)
     metrics = Metrics()
@@ -138,9 +138,9 @@ async def _rehearse(pool: Pool) -> None:
     try:
         await pool.call(rehearse)
     except DibsError as error:
-        # Whoever asks is told the same; until then it is no more than a remark.
+        # Callers are told the same; until then it is no more than a remark.
         log.info("the local backend is not to be had: %s", error, extra={"data": {"code": error.code}})
-    except Exception:  # noqa: BLE001 - the trace is in the log; nobody waits for this
+    except Exception:  # noqa: BLE001 - the trace is in the log; nothing awaits this
         log.exception("a defect in the rehearsal")
 
 
@@ -174,7 +174,7 @@ def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Respo
 
 def _fail(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     if isinstance(error, ClientGone | ConnectionError):
-        return Response(b"", status_code=499)  # written to nobody; for the log line and the metrics
+        return Response(b"", status_code=499)  # never sent; for the log line and the metrics
     data = {"request_id": request_id_of(request), "path": request.scope["path"]}
     log.error("a defect", exc_info=error, extra={"data": data})
     return answer(Internal("something went wrong here; it was logged", remedy="report it with the request id"), request)

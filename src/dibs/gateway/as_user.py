@@ -1,4 +1,4 @@
-"""Sandboxes of a host service: each runs as whoever asked for it, never as root.
+"""Sandboxes of a host service: each runs as the user who asked for it, never as root.
 
 `dibs serve --host-service` runs as root and knows its callers by the uid of their socket. `HostBackend` stands in front
 of the local backend: what belongs to an ordinary user is done by a process that is that user's (`acting`), with his
@@ -82,7 +82,7 @@ def acting_for(home: Home) -> Callable[[Backend, int], Backend]:
 
 
 class HostRegistry(Registry):
-    """The backends of a host service. Engines are root's own: whoever commands one commands the machine."""
+    """The backends of a host service. Engines are root's own: control of an engine is control of the machine."""
 
     def get(self, name: str, uid: int | None = None) -> Backend:
         if name in ENGINES and uid not in (None, 0):
@@ -170,7 +170,7 @@ class HostBackend:
             return _hide_service(self._inner.render(workload, folder), workload)
         with self._workers.worker(uid) as worker:
             call = Call(verb="render", workload=workload, folder=str(self._place(uid, folder)))
-            # The ledger is locked meanwhile: nobody may hold it up for long by holding up his own process.
+            # The ledger is locked meanwhile: a user must not block it by blocking a process of their own.
             return _hide_service(_read(worker.call(call, patience=HURRY), Realisation, uid), workload)
 
     def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:

@@ -49,7 +49,7 @@ class Credentials(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Whoever is at the other end of a unix socket."""
+    """The process at the other end of a unix socket."""
 
     pid: int
     uid: int
@@ -115,7 +115,7 @@ class Auth:
         return await self._by_token(token)
 
     def of_peer(self, peer: Peer) -> Identity:
-        """Whoever is on this host is who the kernel says. The gateway's own user and root may do everything.
+        """A caller on this host is who the kernel says. The gateway's own user and root may do everything.
 
         Only a host service runs sandboxes as other users. Elsewhere they would run as the gateway's user, so whoever
         else may connect is treated as one who comes from afar: no folder of the host is shared.
@@ -151,7 +151,7 @@ class Auth:
             raise found
 
     async def _find(self, key: str, look: Look) -> Identity | Refused:
-        """Ask the ledger. Whoever comes with the same token meanwhile hears the same answer."""
+        """Ask the ledger. Concurrent callers with the same token share the answer."""
         asking = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.create_task(self._ask(key, look))
@@ -201,7 +201,7 @@ class Auth:
     # -- the secret of one sandbox ----------------------------------------------------------------------------------
 
     def sandbox_token(self, sandbox_id: str, token_id: str) -> str:
-        """Opens this sandbox and nothing else, for as long as the token of whoever got it is good (none: always).
+        """Opens this sandbox and nothing else, for as long as the token that it was given to is valid (none: always).
 
         The same on all gateways of a ledger, and after a restart.
         """
@@ -249,7 +249,7 @@ def require(connection: ASGIConnection[Any, Any, Any, Any], scope: str) -> Ident
 
 
 def credentials(headers: list[tuple[bytes, bytes]]) -> Credentials:
-    """The secrets in the headers. Two different ones are refused: nobody should have to guess which was meant."""
+    """The secrets in the headers. Two different ones are refused: which one was meant must not be guessed."""
     tokens: list[str] = []
     sandbox_secret = ""
     for name, value in headers:

@@ -1,7 +1,7 @@
-"""Something has changed in the ledger: one look for everybody who waits for it.
+"""Something has changed in the ledger: one look for all waiters.
 
 Followers of events and waiters for a state would each ask the ledger again and again. Here one task asks for all of
-them, and only while somebody waits. Changes by other processes and other gateways are seen the same way.
+them, and only while there are waiters. Changes by other processes and other gateways are seen the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dibs.gateway.logs import log
 from dibs.gateway.threads import Pool
 from dibs.workloads.service import Workloads
 
-_PAUSE = 0.1  # seconds between two looks while somebody waits; halved latency is not worth twice the looks
+_PAUSE = 0.1  # seconds between two looks while there are waiters; halved latency is not worth twice the looks
 
 
 class Changes:
@@ -42,7 +42,7 @@ class Changes:
                 await self._task
 
     def stopping(self) -> None:
-        """Wake everybody: the gateway ends, streams are to end too."""
+        """Wake all waiters: the gateway ends, and so do its streams."""
         self.stopped = True
         self._wake()
 

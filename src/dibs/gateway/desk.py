@@ -19,7 +19,7 @@ from dibs.workloads.admission import Admitted, Asking, admit_all, asks_no_engine
 from dibs.workloads.service import Workloads
 
 T = TypeVar("T")
-_TOGETHER = 32  # at most: nobody else writes to the ledger meanwhile
+_TOGETHER = 32  # at most: other writers of the ledger wait meanwhile
 
 
 class Desk:

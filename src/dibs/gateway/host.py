@@ -60,7 +60,7 @@ WantedBy=multi-user.target
 _CONFIG = """\
 # The host service of dibs. `dibs serve --check --host-service` reads it and says what is wrong.
 [gateway]
-# Only the socket: whoever is in the group dibs may use it, and is known by his uid.
+# Only the socket: members of the group dibs may use it, and are known by their uid.
 listen = []
 socket_mode = "0660"
 socket_group = "dibs"

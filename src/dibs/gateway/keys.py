@@ -24,7 +24,7 @@ def open_ledger(settings: Settings, home: Home) -> Ledger:
 
 
 def usable_tokens(settings: Settings, home: Home) -> list[TokenRow]:
-    """Tokens that would be let in now. The gateway's own does not count: nobody has decided to give it away."""
+    """Tokens that would be let in now. The gateway's own does not count: it was not issued to a client."""
     with open_ledger(settings, home) as ledger:
         now = time.time()
         return [

@@ -1,6 +1,6 @@
 """Log lines of a gateway: text for people, JSON for machines. On the standard library, because a line is one encode.
 
-A record may carry `extra={"data": {...}}`; those fields stand beside the message. Nobody passes headers, bodies or
+A record may carry `extra={"data": {...}}`; those fields stand beside the message. No caller passes headers, bodies or
 query strings here, so no secret can be in a line; a test looks for them.
 """
 

@@ -30,7 +30,7 @@ class Metrics:
     """One per gateway."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, that nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, that is of no use
         self.registry = CollectorRegistry(auto_describe=False)
         self.requests = Counter(
             "dibs_http_requests_total", "Answered requests.", ("route", "method", "status"), registry=self.registry

@@ -247,7 +247,7 @@ async def _deny(error: DibsError, scope: Any, send: Any, request_id: str) -> int
 
 
 def _route(scope: Any) -> str:
-    """The template of the path. An unknown path is no label: anybody could make millions of them."""
+    """The template of the path. An unknown path is no label: a client could make millions of them."""
     return str(scope.get("path_template") or "unmatched")
 
 

@@ -44,7 +44,7 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path. `scope` empty: open to everybody. `fails`: which errors besides the common ones."""
+    """One method of one path. `scope` empty: open to all. `fails`: which errors besides the common ones."""
 
     method: str
     path: str

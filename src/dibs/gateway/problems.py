@@ -78,7 +78,7 @@ _NATIVE = ("/api/", "/health", "/ready", "/version", "/metrics", "/openapi.json"
 
 
 class ClientGone(Exception):
-    """Whoever asked has hung up: nobody reads the answer. No error of ours."""
+    """The client has hung up: there is no reader of the answer. No error of ours."""
 
 
 class Refused(DibsError):

@@ -317,7 +317,7 @@ class Protocol(H11Protocol):
             answer += self.conn.send(h11.Data(data=body)) or b""
             answer += self.conn.send(h11.EndOfMessage()) or b""
             self.transport.write(answer)
-        # Whoever still sends would not see the answer if we hung up now.
+        # A client that still sends would not see the answer if we hung up now.
         self._ending = True
         self.silent.pop(self, None)
         self._head_came()

@@ -1,7 +1,7 @@
 """A conversation with a process of a sandbox, on the event loop.
 
-The handlers of `execd`, of the native API and of terminals use it around a `Session` of the port. While somebody waits
-in `next`, the session's descriptor is watched by the loop; nobody waiting means nobody reading, so the process itself
+The handlers of `execd`, of the native API and of terminals use it around a `Session` of the port. While a caller waits
+in `next`, the session's descriptor is watched by the loop; without a waiter nothing is read, so the process itself
 is held back by a slow client and nothing piles up here. The same the other way: input is handed over only as fast as
 the process takes it. No thread waits for a running command; only a backend whose sessions have no descriptor (the
 fake one) is asked by a thread. Where the descriptor is not the socket itself (engines), it cannot tell whether there is
@@ -160,7 +160,7 @@ class AsyncSession:
         self._stirred.set()  # while it wrote, it may have read
 
     async def close(self) -> None:
-        """Hang up. Safe to call twice, and while somebody waits in `next`: that one gets ConnectionAbortedError."""
+        """Hang up. Safe to call twice, and during a `next`: that one gets ConnectionAbortedError."""
         self.abandon()
 
     def abandon(self) -> None:

@@ -229,7 +229,7 @@ class _Stream(AsyncIterator[T]):
         self._hand(_End(error))
 
     def _hand(self, piece: T | _End) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: there is no reader any more
             self._loop.call_soon_threadsafe(self._ready.put_nowait, piece)
 
     def stop(self) -> None:
@@ -259,7 +259,7 @@ class _Feed:
         self._loop = asyncio.get_running_loop()
 
     async def put(self, loop: asyncio.AbstractEventLoop, chunk: bytes) -> bool:
-        """False if nobody will read it."""
+        """False if it will not be read."""
         if not self._room.locked() and not self._abandoned.is_set():
             await self._room.acquire()
             self._queue.put(chunk)

@@ -244,7 +244,7 @@ def user_state(home: Home, uid: int, gid: int) -> Path:
     try:
         for folder in (home.state, home.state / "users", state, state / "sandboxes"):
             folder.mkdir(exist_ok=True, mode=0o711)
-            os.chmod(folder, 0o711)  # noqa: S103 - whoever has a sandbox must get to it, and can list nothing
+            os.chmod(folder, 0o711)  # noqa: S103 - owners of sandboxes must get to them, and can list nothing
         give(state / "roots", uid, gid)
     except OSError as error:
         raise StateError(
@@ -254,7 +254,7 @@ def user_state(home: Home, uid: int, gid: int) -> Path:
 
 
 def give(folder: Path, uid: int, gid: int) -> None:
-    """A folder of the user's own, in one of root's. Root made it, or nobody did."""
+    """A folder of the user's own, in one of root's. Only root can have made it."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if os.lstat(folder).st_uid == 0:
@@ -267,7 +267,7 @@ def give(folder: Path, uid: int, gid: int) -> None:
 def delegate(uid: int, gid: int) -> str:
     """Give the user a control group in which he can make others. Its name below the mounts.
 
-    Where none can be made, nothing is said here: a limit is refused, with the reason, when somebody asks for one.
+    Where none can be made, nothing is said here: a limit is refused, with the reason, when one is asked for.
     """
     from dibs.backends.local import cgroups
 

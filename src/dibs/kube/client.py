@@ -1,7 +1,7 @@
 """A client of the Kubernetes API: get, list, create, patch, delete, watch, over `dibs.http`.
 
 `inventory`, `pending` and the checks of the doctor use it; so does `dibs node`. Answers are decoded into the types that
-the caller names, so nothing is read that nobody needs. Reads are tried again where that helps (429, 503, a connection
+the caller names, so nothing is read that is not needed. Reads are tried again where that helps (429, 503, a connection
 that died); a write is tried again only where the server says that it did nothing. Every failure is one of `errors`.
 One thread at a time.
 """

@@ -1,7 +1,7 @@
 """What a cluster has: nodes, devices, device classes, taints, and who holds what. Read in a handful of requests.
 
 `dibs gpus --cluster` shows it, `pending` judges with it, `dibs doctor --cluster` checks it. A part that may not be read
-is recorded with its reason in `unreadable`, never taken for empty: whoever decides with it must say so.
+is recorded with its reason in `unreadable`, never taken for empty: a decision made with it must say so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which nodes a pod's own words allow: selectors, affinity, taints, room. `pending` asks for each node. Pure.
 
 What needs other pods or volumes (pod affinity, topology spread, persistent volumes, host ports) is not judged here;
-`not_judged` names it, so that nobody takes silence for consent.
+`not_judged` names it, so that silence is not taken for consent.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Books:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One transaction around several verbs. Nobody else writes meanwhile; on an exception nothing has happened.
+        """One transaction around several verbs. No other writer meanwhile; on an exception nothing has happened.
 
         If it freed something that others may wait for, the first ones in the queue are woken after its end.
         """

@@ -18,7 +18,7 @@ UNKNOWN = "there is no such command"
 
 
 class CommandRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One command. Paths are inside the sandbox; `detail` is JSON of whoever runs it."""
+    """One command. Paths are inside the sandbox; `detail` is JSON of the command's runner."""
 
     id: str
     sandbox_id: str

@@ -1,4 +1,4 @@
-"""What the ledger needs of a database. `sqlite` and `postgres` give it; nobody above knows which one it is.
+"""What the ledger needs of a database. `sqlite` and `postgres` provide it; no code above knows which one it is.
 
 Statements use named parameters (`:name`) and the common subset of SQL. Both ways raise the same errors: `Duplicate`
 for a key that is there already, else a DibsError that says what the user can do.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a type of the checker alone: to make it costs as much as to
         def in_transaction(self) -> bool: ...
 
         def write(self) -> AbstractContextManager[None]:
-            """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
+            """A write transaction: all of it or nothing, with no other writer meanwhile."""
 
         def execute(self, statement: str, **values: Any) -> int:
             """Run one statement; how many rows it changed."""

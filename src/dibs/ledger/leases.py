@@ -27,7 +27,7 @@ class Leases(Books):
         """Book the units of the devices. Raises Busy if any is booked: the unique index decides, not a look before."""
         if not self._verified:
             self.verify()
-            self._verified = True  # in this transaction nobody else changes anything
+            self._verified = True  # within this transaction nothing else changes
         now = time.time()
         lease = Lease(LeaseId(new_id("ls")), sandbox_id, "reserved", tuple(devices), now, now)
         self._db.execute(
@@ -143,7 +143,7 @@ class Leases(Books):
         }  # fmt: skip
 
     def held_units(self) -> set[str]:
-        """The keys of all booked units of this host: what a plan needs where nobody asks who has them."""
+        """The keys of all booked units of this host: what a plan needs where the holders do not matter."""
         rows = self._db.rows("SELECT unit_id FROM lease_units WHERE live = 1 AND domain = :domain", domain=self.host)
         return {row["unit_id"] for row in rows}
 

@@ -137,7 +137,7 @@ class PostgresDatabase:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A write transaction: all of it or nothing, and nobody else writes meanwhile."""
+        """A write transaction: all of it or nothing, with no other writer meanwhile."""
         if self._writing:
             raise StateError("a transaction is open already", field="ledger", value=self.where, code="LEDGER_UNUSABLE")
         try:
@@ -154,7 +154,7 @@ class PostgresDatabase:
     def _commit(self) -> None:
         with self._explained():
             done = self._alive().execute("COMMIT").statusmessage
-        if done != "COMMIT":  # PostgreSQL does not say more when a statement had failed and somebody went on
+        if done != "COMMIT":  # PostgreSQL does not say more when a statement had failed and the transaction went on
             raise StateError("a statement of the transaction had failed: nothing was changed", field="ledger",
                              value=self.where, code="LEDGER_UNUSABLE")  # fmt: skip
 

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _RECORD = msgspec.json.Decoder(Record)
-# What is written down of a row: all that a later process needs. Values that are pending are nobody's business there.
+# What is written down of a row: all that a later process needs. Pending values do not belong there.
 _COLUMNS = (
     "id",
     "name",

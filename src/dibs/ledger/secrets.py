@@ -1,5 +1,5 @@
 """The secret that all gateways of one ledger share. Tokens of single sandboxes are derived from it, so that they stay
-good after a restart and on every gateway. Made by whoever asks first; it never leaves the gateways."""
+good after a restart and on every gateway. Made on first use; it never leaves the gateways."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class SnapshotRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def abandoned(self) -> bool:
-        """Whether it is being made by nobody: who did was killed."""
+        """Whether its maker was killed, so that it is not being made any more."""
         return self.state == "creating" and (self.owner is None or absent(self.owner))
 
 

@@ -61,7 +61,7 @@ class SqliteDatabase:
             raise
 
     def _read_only(self) -> None:
-        """Without room for the files beside it, a ledger that nobody has open can still be read."""
+        """Without room for the files beside it, a ledger that no process has open can still be read."""
         self._connection.close()
         self._connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None, check_same_thread=False
@@ -76,7 +76,7 @@ class SqliteDatabase:
             raise _translate(sqlite3.OperationalError("database or disk is full"), self.path)
 
     def _same_file(self) -> None:
-        """Whoever deletes or replaces the file leaves us with one that no other process sees: take the new one."""
+        """If the file was deleted or replaced, ours is one that no other process sees: open the new one."""
         if self._connection.in_transaction or _identity(self.path) == self._file:
             return
         self._connection.close()
@@ -113,7 +113,7 @@ class SqliteDatabase:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A write transaction: all of it or nothing, and nobody else writes meanwhile.
+        """A write transaction: all of it or nothing, with no other writer meanwhile.
 
         Threads of one process queue up at a lock of their own, processes at one on the state folder (`turns`): SQLite
         only asks again after ever longer pauses, so among many writers the unlucky ones would never get through.

@@ -72,7 +72,7 @@ class Ledger(Records, Taints):
             self._open_db.close()
             self._open_db = None
 
-    rest = close  # nothing is kept open while somebody waits; the next verb opens it again
+    rest = close  # nothing is kept open while waiting; the next verb opens it again
 
     def changes_by_others(self) -> int:
         return self._db.changes_by_others()

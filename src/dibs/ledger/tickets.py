@@ -18,7 +18,7 @@ from dibs.ledger.rows import Ticket, decoded, encode
 from dibs.process import ProcessName, boot_id, boottime
 
 PROCESS = msgspec.json.Decoder(ProcessName)
-ANSWER = 3.0  # seconds in which whoever is called must answer; else others are served first
+ANSWER = 3.0  # seconds in which a called waiter must answer; else others are served first
 RETURN = 30.0  # the same for a kept place: its client needs a service that is up again, and then comes back
 _WOKEN = 2  # how many are woken when something was freed
 _WAKEABLE = 16  # among how many they are looked for
@@ -95,7 +95,7 @@ class Tickets(Books):
             )
 
     def answer(self, ticket: str) -> None:
-        """Whoever holds this ticket is there."""
+        """The holder of this ticket is alive."""
         self._db.execute("UPDATE tickets SET called_at = NULL WHERE id = :id AND called_at IS NOT NULL", id=ticket)
 
     def take_over(self, ticket: str, owner: ProcessName, wake: str) -> None:

@@ -41,7 +41,7 @@ class TokenRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Tokens(Beside):
     def create(self, name: str, scopes: Iterable[str], tenant: str, ttl: float | None = None) -> tuple[str, str]:
-        """A new token: its id, and its secret, which nobody can show again."""
+        """A new token: its id, and its secret, which cannot be shown again."""
         import secrets
 
         token, secret, now = new_id("tok"), PREFIX + secrets.token_urlsafe(32), time.time()

@@ -1,7 +1,7 @@
 """Turns: the processes that want to write to one SQLite ledger, one after the other.
 
 `sqlite` takes a turn before each write transaction. It is a kernel lock (flock) on the state folder: those that wait
-for it sleep, and the lock of a process that is killed is free at once. However many there are, nobody gives up while
+for it sleep, and the lock of a process that is killed is free at once. However many there are, no waiter gives up while
 the others get on: the time limit is for a writer that hangs. It is only about who goes next: what is exclusive stays
 SQLite's business, so where the folder cannot be locked (some network file systems) it goes on without.
 """
@@ -27,7 +27,7 @@ class Turns:
         self._taken = False
 
     def take(self, patience: float) -> bool:
-        """Wait for our turn; False if nobody has written anything for so many seconds."""
+        """Wait for our turn; False if nothing was written for so many seconds."""
         if self._fd < 0:
             try:
                 self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -72,7 +72,7 @@ class Turns:
         return not late
 
     def _written(self) -> tuple[int, int]:
-        """Changes whenever somebody has written to the ledger."""
+        """Changes with every write to the ledger."""
         try:
             found = os.stat(self._journal)
         except OSError:

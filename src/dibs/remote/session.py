@@ -48,7 +48,7 @@ class Socket:
         self._parts: list[bytes] = []
         self._ended = False
         self._sock = line.connect()
-        # What was taken in while we sent no longer shows on the socket: a bell does. Whoever waits, waits on both.
+        # What was taken in while we sent no longer shows on the socket: a bell does. A waiter waits on both.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._both = select.epoll()
         self._both.register(self._bell, select.EPOLLIN)
@@ -160,7 +160,7 @@ class Socket:
             self._ended = True
 
     def send(self, message: bytes) -> None:
-        """Raises BrokenPipeError when nobody takes it any more."""
+        """Raises BrokenPipeError when it has no reader any more."""
         if self._ended:
             raise BrokenPipeError
         try:
@@ -199,7 +199,7 @@ class Socket:
         return found
 
     def put_back(self, messages: list[bytes]) -> None:
-        """Messages that came too early for whoever read them."""
+        """Messages that came before their reader."""
         self._inbox.extendleft(reversed(messages))
         self._ring()
 

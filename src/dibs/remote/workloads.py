@@ -337,7 +337,7 @@ class RemoteWorkloads:
 
 
 def _closing(line: Line, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The pieces of an answer; its line is closed after them, also when nobody wants the rest."""
+    """The pieces of an answer; its connection is closed after them, also when the rest is not wanted."""
     try:
         yield from pieces
     except OSError as error:

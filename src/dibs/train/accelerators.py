@@ -1,7 +1,7 @@
 """Which resources and device classes are accelerators that want a process each, and how many a pod asks for.
 
 `processes`, `gang` and `pods` ask. What counts is the class of a device, never a name that contains "gpu": so
-`nvidia.com/gpumem` is none and `google.com/tpu` is one. What nobody here knows is named, not guessed.
+`nvidia.com/gpumem` is none and `google.com/tpu` is one. What is unknown here is named, not guessed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must be known of the place where a TrainJob will run, to say what it means: claims, classes, CRDs.
 
 The caller fills it: from files (`dibs train render`), from a cluster, or from the objects that a gateway keeps.
-`None` means that nobody looked; an empty mapping that there is nothing. The two are never the same.
+`None` means that it was not looked up; an empty mapping that there is nothing. The two are never the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Facts(msgspec.Struct, frozen=True):
     """`templates`, `claims`: of the job's namespace, by name. `classes`: DeviceClasses by name. `crds`: by full name.
 
     `claims_enabled`: whether the place takes DRA claims of TrainJobs at all (upstream: a feature gate).
-    `ssh_key`: without it the Secret that MPI needs is left to whoever submits.
+    `ssh_key`: without it the Secret that MPI needs is left to the submitter.
     """
 
     templates: Mapping[str, Json] | None = None

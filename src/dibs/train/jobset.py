@@ -32,7 +32,7 @@ def new(job: Json, template: Json) -> Json:
 
 
 def owned(job: Json, name: str) -> Json:
-    """Metadata of an object that goes with the TrainJob. Without a uid (the job is not stored) nobody owns it."""
+    """Metadata of an object that goes with the TrainJob. Without a uid (the job is not stored) it has no owner."""
     metadata: Json = {"name": name}
     if namespace := job["metadata"].get("namespace"):
         metadata["namespace"] = namespace

@@ -4,7 +4,7 @@ An engine that was killed, restarted with an empty /run, or out of disk space sa
 container whose processes run. So its word frees no device: `lives` asks `left` before it believes an end, and `endings`
 calls `end` for what the engine does not end. A container is known by the record that was made at its start (in
 `keeping`: its first process, its shim, its control groups) and by its id, after which engines name its control group.
-Whoever started it may have been killed before it made that record: then its id alone has to do.
+The starter may have been killed before it wrote that record: then only the id is known.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _thaw(around: keeping.Record) -> None:
 
 
 def _end_shims(around: keeping.Record, container: str) -> None:
-    """containerd's shim and conmon: they keep no device, but nobody else would end them."""
+    """containerd's shim and conmon: they hold no device, but nothing else would end them."""
     shims = [around.shim] if around.shim is not None else _seen_shims(container)
     for shim in shims:
         try:

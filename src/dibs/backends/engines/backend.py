@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 # Seconds in which an engine that does not tell about its containers is not asked for them again: one that is stuck is
-# enough for that, and whoever wants a device would wait each time.
+# enough for that, and every device request would wait each time.
 UNANSWERED = 30.0
 
 

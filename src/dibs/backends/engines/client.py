@@ -22,7 +22,7 @@ from dibs.process import ProcessName, name_of
 MOST_IDLE = 16  # connections that are kept; arbitrary
 TIMEOUT = 120.0  # of one wait for an answer; an engine that starts a container on a loaded machine takes its time
 QUESTION = 30.0  # the same, where nothing but an answer is asked for
-PING = 10.0  # the same, where the answer needs nothing but somebody who is there
+PING = 10.0  # the same, for a question that any live engine answers at once
 LISTINGS = 10  # how often a list is asked for while containers go; arbitrary
 
 

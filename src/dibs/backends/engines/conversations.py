@@ -71,7 +71,7 @@ class Conversations(Lives):
         self.ask(handle, "POST", f"{container(handle)}/kill?signal={number}", accept=(404, 409))
 
     def resize(self, path: str, rows: int, columns: int) -> None:
-        # Nobody minds the size of a terminal that is not there yet, or no more.
+        # The size of a terminal that is not there yet, or gone, does not matter.
         self.ask(None, "POST", path + query(h=rows, w=columns), accept=(400, 404, 409, 500))
 
     def exec(self, handle: Handle, command: Exec) -> Session:

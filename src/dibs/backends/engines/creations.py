@@ -135,7 +135,7 @@ class Creations(Endings):
                 try:
                     self.waited(error, "sandbox", workload.id)
                 finally:
-                    self._undo(workload.id, folder)  # last: it is known now whether there is anybody to ask
+                    self._undo(workload.id, folder)  # last: by now it is known whether the engine answers
             if isinstance(error, OSError):
                 reason = f"the sandbox's folder cannot be used: {error.strerror}"
                 raise StateError(reason, field="folder", value=str(folder)) from error

@@ -1,7 +1,7 @@
 """Docker: its Engine API.
 
 Devices go by exact CDI name (`HostConfig.DeviceRequests` with the driver `cdi`), by NVIDIA's request with exact ids
-where the engine has no CDI, or as nodes. Never by count: Docker gives the first ones, whoever has them.
+where the engine has no CDI, or as nodes. Never by count: Docker hands out the first ones, held or not.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def look(view: View, config: dict[str, Any]) -> Observation | None:
 
 
 class Watcher(threading.Thread):
-    """Waits for that moment of a container that somebody else starts. `stop` gives what was seen."""
+    """Waits for that moment of a container that another thread starts. `stop` gives what was seen."""
 
     def __init__(self, view: View, places: list[str]) -> None:
         """`view`: without a process yet. `places`: where groups of this engine were found before; a place that is found

@@ -121,7 +121,7 @@ class Engine:
         raise errors.unreachable(self.name, error) from error
 
     def waited(self, error: TimeoutError, field: str, value: str) -> NoReturn:
-        """No answer came in time. If the engine is silent altogether, nobody else need wait for it as long."""
+        """No answer came in time. If the engine is silent altogether, later callers need not wait as long."""
         found = errors.silent(self.name, field, value)
         with self._lock:
             client = self._opened

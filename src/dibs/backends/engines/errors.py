@@ -91,7 +91,7 @@ _BOTH: tuple[Known, ...] = (
     ),
     Known(
         r"no space left on device", BackendUnavailable, "ENGINE_DISK_FULL", "the engine's disk is full",
-        "free some space: remove images and containers that nobody needs",
+        "free some space: remove unused images and containers",
     ),
     Known(
         r"no matching manifest|does not match the (specified|expected) platform|image found but .*platform"
@@ -233,7 +233,7 @@ def unreachable(engine: str, error: Unreachable, remedy: str = "") -> BackendUna
     start = "systemctl start docker" if engine == "docker" else "systemctl start podman.socket"
     why = {
         errno.ENOENT: ("its socket is not there", "ENGINE_NOT_RUNNING", f"install and start it: {start}"),
-        errno.ECONNREFUSED: ("nobody listens on its socket", "ENGINE_NOT_RUNNING", f"start it: {start}"),
+        errno.ECONNREFUSED: ("nothing listens on its socket", "ENGINE_NOT_RUNNING", f"start it: {start}"),
         errno.EACCES: (
             "you may not use its socket", "ENGINE_DENIED",
             "become a member of the group docker and log in again"

@@ -84,7 +84,7 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
         backend.resize(f"{path}/resize", rows, columns)
 
     def closed(over: bool) -> None:
-        """Whoever asked has gone: the command is told as by a terminal that is closed, as on `local`."""
+        """The client has gone: the command gets a hangup, as from a closed terminal, as on `local`."""
         if not over:
             with contextlib.suppress(DibsError):  # the sandbox is going, or cannot be entered
                 tell_of_hangup(backend, handle, path, mark)

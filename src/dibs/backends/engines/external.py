@@ -1,6 +1,6 @@
 """Containers that have devices and are no live sandbox of this home.
 
-The inventory asks, so that their devices are not given away. Whoever labelled a container, it holds what it has: ours
+The inventory asks, so that their devices are not given away. Labels prove nothing: a container holds what it has. Ours
 are those whose id is in the ledger. What a container has is read from what it was asked for (CDI names, NVIDIA's
 request, device paths, device rules) and, where its process is visible, from the nodes that it really has. A privileged
 container may open every device and need not use any: it is named (`privileged`, for `dibs doctor`) and holds nothing.
@@ -22,7 +22,7 @@ from dibs.devices.model import Device, DeviceId
 from dibs.errors import BackendUnavailable
 from dibs.http import segment
 
-PATIENCE = 10.0  # seconds for each answer: whoever wants a device anywhere on this host waits for it
+PATIENCE = 10.0  # seconds for each answer: every device request on this host waits for it
 # Docker waits before it starts a crashed container again. Podman says for a moment that it is ended or new, and takes
 # no filter by some of its own states: all of its containers are listed.
 FILTERS = {"docker": '{"status":["running","paused","restarting"]}', "podman": None}
@@ -132,9 +132,9 @@ def held(
 ) -> dict[DeviceId, ExternalHolder]:
     """Which device is in which container."""
     found: dict[DeviceId, ExternalHolder] = {}
-    everybody = list(holders)
+    known = list(holders)
     for device in devices:
-        holder = next((one for one in everybody if one.holds(device, world)), None)
+        holder = next((one for one in known if one.holds(device, world)), None)
         if holder is not None:
             found[device.id] = holder
     return found

@@ -78,7 +78,7 @@ class Files(Lives):
         return f"{repository}:{tag}" if tag else repository
 
     def _told_of_devices(self, handle: Handle) -> list[str]:
-        """The variables that speak of its devices: an image must not tell them to whoever is made of it."""
+        """The variables that speak of its devices: an image must not pass them on to its containers."""
         config = self.ask(handle, "GET", container(handle) + "/json").get("Config") or {}
         names = {line.partition("=")[0] for line in config.get("Env") or ()}
         return sorted(name for name in names if name.startswith("DIBS_") or name in DEVICE_VARIABLES)
@@ -93,7 +93,7 @@ class Files(Lives):
                 f"a container is made of it ({self.name} says: {said})", field="snapshot", value=image,
                 code="SNAPSHOT_IN_USE", remedy="remove what was made of it first",
             )  # fmt: skip
-        # An engine finishes an image that it was asked for by somebody who was killed: made twice, one has no name.
+        # An engine finishes an image even if its client was killed: made twice, one has no name.
         filters = msgspec.json.encode({"label": [f"{images.SNAPSHOT}={image}"], "dangling": ["true"]}).decode()
         for other in (
             self.ask(None, "GET", "/images/json" + query(filters=filters), value=image, field="snapshot") or ()

@@ -123,7 +123,7 @@ def leave(mark: str) -> None:
 
 def hang_up(entries: list[str]) -> None:
     """In place of the guard, when the process that asked is gone. What cannot be reached any more has ended with its
-    container, or is told of by the engine: there is nobody to report to here."""
+    container, or is told of by the engine: there is no caller left to report to."""
     from dibs.backends.engines.docker import DockerBackend
     from dibs.backends.engines.executing import tell_of_hangup
     from dibs.backends.engines.podman import PodmanBackend

@@ -9,10 +9,10 @@ its end, the folder of the sandbox, seconds of grace, and a pipe whose end means
 
 In the folder: `expiry` holds the deadline (in seconds since the epoch and since the machine's start, or "none"), `init`
 is there when the container runs, `ending` is written before the end is asked for and says why. SIGHUP: read the
-deadline again. Only the time since the machine's start counts: nobody sets that clock.
+deadline again. Only the time since boot counts: that clock is never set.
 
 It never outlives its reason: it goes when the container has ended, when its folder is gone, and after it has ended the
-container; also if whoever started the container was killed before `init` was written.
+container; also if the starter was killed before `init` was written.
 """
 
 from __future__ import annotations

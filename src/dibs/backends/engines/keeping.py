@@ -5,7 +5,7 @@
     gone      that dibs has proved it gone past the engine, why, and when: "stopped 1700000000.5"
     ending    why dibs asked for the end, and when: "stopped 1700000000.5"
     expiry    when its time to live is over: in seconds since the epoch, for people, and since the machine's start,
-              which is what counts (nobody sets that clock); or "none"
+              which is what counts (that clock is never set); or "none"
     keeper    the process that ends it then
 
 `backend` uses it. The engine says whether a container runs; what it says of an end counts once its processes are gone.

@@ -170,7 +170,7 @@ def _is_over(pid: int) -> bool:
 def await_init(pid: int) -> None:
     """Wait until an engine's init minds signals: the kernel drops what a first process neither catches nor blocks.
 
-    Whoever cannot be looked at is not waited for.
+    A process that cannot be inspected is not waited for.
     """
     deadline = time.monotonic() + _BECOMING
     while time.monotonic() < deadline:

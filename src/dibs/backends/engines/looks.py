@@ -1,4 +1,4 @@
-"""Looks at a container from outside: those that a start itself takes, and those that somebody asks for.
+"""Looks at a container from outside: those that a start itself takes, and those made on request.
 
 Only the kernel is asked (`looking`, `cgroups`). The look that a start took is used once, with the environment of the
 running command if it still runs; where there was none, it is looked at now. What ended before anybody could look is
@@ -109,7 +109,7 @@ class Looks(Lives):
         return found if looking.is_whole(init.pid) and not absent(init) else None
 
     def recorded(self, handle: Handle) -> Observation:
-        """What the engine says that a container got, for one that ended before anybody could look at it.
+        """What the engine says that a container got, for one that ended before it could be inspected.
 
         The engine's word, not a look: a receipt that is made from it says so.
         """

@@ -2,9 +2,9 @@
 
 `creations` makes one when the first container needs it, `endings` removes it after the last. Engines keep bridges apart
 by firewall rules, so where an engine is told to make none there are no private networks. A network is known by its name
-and its labels; one of that name without them is somebody else's, and is refused.
+and its labels; one of that name without them is foreign, and is refused.
 
-Whoever makes a container holds the lock of its home's networks in common with others; whoever removes networks holds it
+A process that makes a container holds the lock of its home's networks shared; one that removes networks holds it
 alone. So none is removed between its making and that of the container which needs it.
 """
 
@@ -51,7 +51,7 @@ def _without_rules(facts: Facts) -> bool:
     try:
         words = [os.fsdecode(word) for word in proc.words(facts.peer.pid, "cmdline")]
     except OSError:
-        return False  # not ours to look at; whoever runs it knows
+        return False  # not ours to inspect
     if "--iptables=false" in words:
         return True
     path = "/etc/docker/daemon.json"

@@ -36,7 +36,7 @@ class PodmanBackend(EngineBackend):
 
     def __init__(self, home: Home, address: str = "") -> None:
         super().__init__(home, address)
-        self._attached: set[str] = set()  # folders of those that somebody is attached to before their start
+        self._attached: set[str] = set()  # folders of the sandboxes with a client attached before the start
         self._places: tuple[str, str] | None = None  # of the runtime's configuration and of the first process's number
 
     def attach(self, handle: Handle) -> Session:

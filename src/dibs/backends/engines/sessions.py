@@ -29,7 +29,7 @@ _COMPLAINT = re.compile(rb"Error: read unixpacket @->\S+/attach: read: connectio
 
 
 class Line(Protocol):
-    """What a session asks of whoever made it."""
+    """What a session asks of its creator."""
 
     def exit(self, *, wait: bool) -> Exit | None:
         """How the process ended; None if it has not (only without `wait`)."""

@@ -1,4 +1,4 @@
-"""One look for all who ask for it at the same time. Nobody gets one that began before he asked.
+"""Single flight: concurrent callers share one look. A caller never gets one that began before its call.
 
 `backend` looks so for containers that others have started: sixteen who want one at once ask the engine twice.
 """
@@ -33,7 +33,7 @@ class Together(Generic[A, T]):
                     self._next = None  # who comes from now on must not get this one
                 try:
                     mine.found = self._look(argument)
-                except Exception as error:  # noqa: BLE001 - raised below, to everybody
+                except Exception as error:  # noqa: BLE001 - raised below, in every caller
                     mine.error = error
                 mine.over = True
         if mine.error is not None:

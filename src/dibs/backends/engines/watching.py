@@ -48,7 +48,7 @@ class Watch:
             try:
                 self._connection, response = self._client().stream("GET", self._path)
                 if self._over.is_set():
-                    return  # whoever closes it may have come before there was a line to cut
+                    return  # it may have been closed before there was a connection to cut
                 self.listening.set()
                 self._on_change("", "listening")
                 for line in response.lines():

@@ -40,7 +40,7 @@ from dibs.errors import BackendUnavailable, CommandFailed, Conflict, InvalidRequ
 if TYPE_CHECKING:
     import socket
 
-_PULSE = 1.0  # seconds of silence after which whoever follows a log is told so
+_PULSE = 1.0  # seconds of silence after which a follower of the log gets an empty record
 
 
 class FakeBackend(FakeWorld):
@@ -181,7 +181,7 @@ class FakeBackend(FakeWorld):
             done += len(pending)
             yield from pending
             if silent:
-                yield LogRecord(0.0, "stdout", b"")  # nothing was written; whoever reads may stop here
+                yield LogRecord(0.0, "stdout", b"")  # nothing was written; a reader may stop here
             if not follow or (not pending and self._over(handle)):
                 return
 

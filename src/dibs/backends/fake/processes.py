@@ -1,7 +1,7 @@
 """Commands of the fake world: small Python programs.
 
 `true`, `false`, `echo`, `env`, `cat`, `sleep` and `exit` come with it; `FakeBackend(programs=…)` adds more. A program
-runs in the thread of whoever starts it, and must not block: it says what it does with input and signals, and goes on.
+runs in the thread of its starter, and must not block: it says what it does with input and signals, and goes on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The port over a simulated cluster, whose scheduler chooses the devices. See `cluster`.
 
 The core is tested against it for everything that a cluster does and a host does not: devices that are decided later,
-elsewhere, by somebody else. It is never taken by `auto`.
+elsewhere, by a scheduler. It is never chosen by `auto`.
 """
 
 from __future__ import annotations

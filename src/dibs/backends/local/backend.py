@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     import socket
 
 LOG_LIMIT = 16 << 20  # per file, of which there are two; arbitrary
-_PULSE = 1.0  # seconds of silence after which whoever follows a log is told so
+_PULSE = 1.0  # seconds of silence after which a follower of the log gets an empty record
 SECCOMP_FILTER = "2"  # in /proc/PID/status: system calls are filtered
 DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
 
@@ -298,7 +298,7 @@ class LocalBackend:
 
         init = living_init(handle)
         found = consumption.measure(init, groups(handle))
-        living_init(handle)  # or the pid may have been somebody else's
+        living_init(handle)  # or the pid may have been reused
         return found
 
     def wait(self, handle: Handle, timeout: float | None = None) -> Status:
@@ -347,7 +347,7 @@ class LocalBackend:
                         break
                 except TimeoutError:
                     asked = True
-                    yield LogRecord(0.0, "stdout", b"")  # nothing was written; whoever reads may stop here
+                    yield LogRecord(0.0, "stdout", b"")  # nothing was written; a reader may stop here
                     continue
                 except OSError:
                     break

@@ -23,7 +23,7 @@ class Changed(OSError):
 def open_beneath(path: str) -> int:
     """A descriptor of an absolute path none of whose parts is a link. Raises OSError; Changed for a link.
 
-    Part by part: whoever may rename things on the way can make it fail, but cannot lead it elsewhere.
+    Resolved part by part: a concurrent rename can make it fail, but cannot redirect it.
     """
     fd = os.open("/", _FLAGS | os.O_DIRECTORY)
     try:

@@ -18,7 +18,7 @@ from dibs.descriptors import closing
 
 # Everything that a sandbox is separated by. The user namespace comes even for root: without it root's capabilities over
 # the host would only be dropped, not be out of reach.
-ONE_ID = ("--unshare-user",)  # with the id of whoever makes it, and no other
+ONE_ID = ("--unshare-user",)  # maps the caller's own id, and no other
 SEPARATION = (
     "--unshare-pid",
     "--unshare-ipc",

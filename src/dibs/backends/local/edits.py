@@ -1,7 +1,7 @@
 """CDI edits as bubblewrap options.
 
 `backend.render` calls it with the leased devices. Each field of an edit is applied or refused; the environment is not
-looked at, because whoever made the workload has merged it already. It looks at the host's nodes and changes nothing.
+looked at: it was merged when the workload was made. It looks at the host's nodes and changes nothing.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _node(node: DeviceNode, device: str, found: Applied) -> None:
         problem("FIELD_NOT_SUPPORTED", node.type, "only character and block devices can be given")
         return
     if node.permissions and not {"r", "w"} <= set(node.permissions):
-        reason = "access to a device cannot be narrowed here: whoever has its node may read and write"
+        reason = "access to a device cannot be narrowed here: its node can be read and written"
         problem("FIELD_NOT_SUPPORTED", node.permissions, reason, "use another backend for this device")
         return
     source = node.host_path or node.path

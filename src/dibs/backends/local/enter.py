@@ -5,7 +5,7 @@ sandbox's groups and namespaces, gives up every capability, forks, and runs the 
 `unpacking`) as the child. The parent serves the socket with the same frames as the shim.
 
 It must import nothing of dibs, and nothing at all once it is inside: the files there belong to the sandbox, and code
-loaded from them would run with a view of the host's processes. Nor may anybody inside look into it before it has become
+loaded from them would run with a view of the host's processes. Nor may one inside look into it before it has become
 the command.
 """
 
@@ -120,7 +120,7 @@ def limit_calls() -> None:
 
 
 def user_of(spec: dict[str, str]) -> tuple[int, int] | None:
-    """Who to become inside, if it is somebody else. Our own further groups are left behind then."""
+    """The user to become inside, if it is another one. Our own supplementary groups are dropped then."""
     if "uid" not in spec or spec.get("privileged") == "1":
         return None
     lone()
@@ -128,9 +128,9 @@ def user_of(spec: dict[str, str]) -> tuple[int, int] | None:
 
 
 class Entered(keeper.Keeper):
-    """The keeper of one further command. Its only client is whoever asked for it."""
+    """The keeper of one further command. Its only client is its creator."""
 
-    # Whoever asked may take its time to read: the command waits as long, and nothing is thrown away.
+    # The client may take its time to read: the command waits as long, and nothing is thrown away.
     stalled = float("inf")
 
     def deliver(self, number: int) -> None:
@@ -392,7 +392,7 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
 def connect(sock: _socket.socket, spec: Fields) -> None:
     """A connection to a port of the sandbox's own loopback, sent back as a descriptor.
 
-    A socket belongs to the network in which it was made, whoever uses it then.
+    A socket belongs to the network namespace in which it was made, whatever process uses it later.
     """
     one = dict(spec)
     pid = int(one["pid"])

@@ -24,7 +24,7 @@ from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
 from dibs.process import ProcessName
 
-SILENCE = 300.0  # seconds that a copy may stand still: nobody waits for ever for what a sandbox can stop
+SILENCE = 300.0  # seconds that a copy may make no progress: a sandbox can stall it on purpose
 PIPE = 4096  # bytes that a pipe takes at once whenever it takes any
 CONNECT_TIMEOUT = 5.0  # a loopback answers at once, or its listener has no room for one more
 
@@ -43,7 +43,7 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     spec += [("env", f"{name}={value}") for name, value in env.items()]
     if command.user:
         user = users.inside(init, command.user)
-        if os.getuid() == 0:  # anybody else can only be who it is
+        if os.getuid() == 0:  # an ordinary user cannot become another
             spec += _as(*user)
     return _enter(helpers, handle, spec, command.command[0])
 
@@ -144,7 +144,7 @@ def _enter_spec(handle: Handle, workloads: tuple[int, int] | None = None) -> lis
 
 @lru_cache(maxsize=1024)
 def _first_process(init: ProcessName) -> tuple[Mapping[str, str], tuple[int, int]]:
-    """Environment and user of a running sandbox's first process: nobody can change them, so they are read once."""
+    """Environment and user of a running sandbox's first process: they cannot change, so they are read once."""
     return observe.environment(init.pid), users.of_process(init.pid)
 
 

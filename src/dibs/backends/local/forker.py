@@ -76,13 +76,13 @@ def give_birth(request: bytes, passed: list[int], ours: list[int]) -> None:
 
 
 def answer(request: bytes, passed: list[int], ours: list[int]) -> None:
-    """Tell that the request was taken, so that nobody repeats it, and do it."""
+    """Acknowledge the request, so that the client does not repeat it, and carry it out."""
     try:
         os.write(passed[0], frame(b"B"))
         if os.fork() == 0:
             give_birth(request, passed, ours)
     except BrokenPipeError:
-        return  # whoever asked is gone already
+        return  # the client is gone already
     except OSError as error:
         os.write(passed[0], frame(b"F", encode(enter.failure_of(error, "fork"))))
 
@@ -91,7 +91,7 @@ def main() -> None:
     close_inherited(4)
     for number in keeper.IGNORED:
         _signal.signal(number, _signal.SIG_IGN)
-    # Nobody has to be waited for: neither those we make, nor what a killed one of them leaves. A sandbox does not end
+    # No child has to be waited for: neither ours, nor what a killed one of them leaves. A sandbox does not end
     # before the last of its dead is buried.
     _signal.signal(SIGCHLD, _signal.SIG_IGN)
     enter.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -29,7 +29,7 @@ class Freezer:
         self.frozen = False
         self.stopped: set[int] = set()
 
-    def everybody(self) -> list[int]:
+    def pids(self) -> list[int]:
         """With the init: just after the start it may not have made the command yet."""
         return [self.init, *inside(self.init)]
 
@@ -44,8 +44,8 @@ class Freezer:
                 write(path + "/freezer.state", "FROZEN")
                 wait_for(path + "/freezer.state", "FROZEN")
         else:
-            for _ in range(1000):  # a process may fork before it is stopped: go on until nobody new turns up
-                states = {pid: status_field(pid, "State")[:1] for pid in self.everybody()}
+            for _ in range(1000):  # a process may fork before it is stopped: repeat until no new one turns up
+                states = {pid: status_field(pid, "State")[:1] for pid in self.pids()}
                 # One that waits in the kernel with our signal pending cannot run either: so stands the parent of a
                 # vfork whose child we have stopped.
                 awake = [
@@ -75,7 +75,7 @@ class Freezer:
         for _ in range(1000):
             with open(path + "/cgroup.procs") as file:
                 members = {int(line) for line in file}
-            strangers = [pid for pid in self.everybody() if pid not in members]
+            strangers = [pid for pid in self.pids() if pid not in members]
             # The dead are in no group's list, however often they are brought there.
             strangers = [pid for pid in strangers if status_field(pid, "State")[:1] not in DEAD]
             if not strangers:
@@ -98,7 +98,7 @@ class Freezer:
             except FileNotFoundError:
                 pass
         else:
-            for pid in self.everybody():
+            for pid in self.pids():
                 try:
                     os.kill(pid, SIGCONT)
                 except ProcessLookupError:

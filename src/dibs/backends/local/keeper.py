@@ -30,7 +30,7 @@ PIECE = 65536
 # let go, so that a stuck terminal cannot hold up a sandbox. Both numbers are guesses.
 BEHIND = 1 << 20
 STALLED = 10.0
-PIPE_ROOM = 1 << 16  # what the kernel keeps in a pipe or a terminal, at most, if nobody has asked for more
+PIPE_ROOM = 1 << 16  # what the kernel keeps in a pipe or a terminal, at most, unless more was asked for
 FIONREAD, F_SETPIPE_SZ = 0x541B, 1031
 TICK = 30.0  # the longest sleep while a deadline is set: poll's clock stands still while the machine is suspended
 
@@ -268,12 +268,12 @@ class Keeper:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             self.leftover = os.open(str(self.stdin), flags, dir_fd=self.descriptors)
         except OSError:
-            self.leftover = -1  # then nobody is told what was left unread
+            self.leftover = -1  # then what was left unread is not reported
         os.close(self.stdin)
         self.stdin = -1
 
     def refuse_input(self) -> None:
-        """Nobody reads it any more."""
+        """It has no reader any more."""
         self.pending_input.clear()
         self.close_input()
 
@@ -309,7 +309,7 @@ class Keeper:
             data = os.read(fd, PIECE)
         except BlockingIOError:
             return True
-        except OSError:  # EIO: nobody has the terminal open any more
+        except OSError:  # EIO: no process has the terminal open any more
             data = b""
         if data:
             self.emit(self.outputs[fd], data)
@@ -327,7 +327,7 @@ class Keeper:
     def drain(self) -> None:
         """Whatever is still in the pipes after the end, without waiting for writers.
 
-        No more than a pipe holds: somebody in the background may go on writing for ever, and is not our business.
+        No more than a pipe holds: a background process may go on writing for ever, and is ignored.
         """
         for fd in list(self.outputs):
             left = PIPE_ROOM
@@ -432,7 +432,7 @@ class Keeper:
             self.poller.register(fd, POLLIN)
 
     def finish_clients(self, fields: Fields) -> None:
-        """Give everybody the rest and the exit status, waiting for slow readers as long as they read."""
+        """Give every client the rest and the exit status, waiting for slow readers as long as they read."""
         taken = self.read_by_command()
         if taken is not None:
             fields = [*fields, ("taken", str(taken))]

@@ -157,7 +157,7 @@ def kill_strays(sandbox_id: str) -> bool:
                         os.kill(int(name), 9)
                         found = True
             except OSError:
-                continue  # gone, or somebody else's
+                continue  # gone, or another user's
         if not found:
             return True
         time.sleep(0.01)

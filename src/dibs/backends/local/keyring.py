@@ -1,6 +1,6 @@
 """A session keyring of its own for everything in a sandbox.
 
-Without one it has that of whoever started dibs, with the keys in it: Kerberos tickets, keys of encrypted folders. The
+Without one it has that of its caller, with the keys in it: Kerberos tickets, keys of encrypted folders. The
 shim and `enter` call it. Like them it must import nothing of dibs, and little else.
 """
 

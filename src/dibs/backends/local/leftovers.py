@@ -18,7 +18,7 @@ from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable
 from dibs.process import is_here
 
-ORPHAN = 2.0  # seconds in which what is killed is gone; what is not, waits in the kernel, and nobody waits for it
+ORPHAN = 2.0  # seconds in which what is killed is gone; what is not, is stuck in the kernel, and is not waited for
 PATIENCE = 15.0  # a shim without a maker ends within a moment; one that is stuck is told, not waited for
 
 

@@ -22,7 +22,7 @@ FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
 TUN = "/dev/net/tun"
 RESOLV_CONF = "/etc/resolv.conf"
 UPSTREAM = "/run/systemd/resolve/resolv.conf"  # behind the stub of systemd-resolved, which listens on loopback
-# Where a helper answers for the host's own name server. For pasta any address will do that nobody else can have.
+# Where a helper answers for the host's own name server. For pasta any otherwise unused address will do.
 PASTA_DNS = "169.254.53.53"
 SLIRP_DNS = "10.0.2.3"
 _NEEDED = {
@@ -73,7 +73,7 @@ def _usable(helper: Helper) -> Helper:
         return Helper("", reason=f"there is no {TUN}, which {helper.name} needs", remedy="load it: sudo modprobe tun")
     if not os.access(TUN, os.R_OK | os.W_OK):
         reason = f"you may not open {TUN}, which {helper.name} needs"
-        return Helper("", reason=reason, remedy=f"let everybody open it, as distributions do: sudo chmod 0666 {TUN}")
+        return Helper("", reason=reason, remedy=f"let every user open it, as distributions do: sudo chmod 0666 {TUN}")
     return helper
 
 

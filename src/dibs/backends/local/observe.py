@@ -1,6 +1,6 @@
 """Looking into a sandbox from outside.
 
-`backend.observe` calls it while the command is held back, and whenever somebody asks later. Everything comes from the
+`backend.observe` calls it while the command is held back, and on request later. Everything comes from the
 kernel's view of the sandbox's first process (`dibs.backends.proc`, `dibs.backends.mounts`), never from what was
 planned. What cannot be read is an error, not an empty observation.
 

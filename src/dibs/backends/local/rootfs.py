@@ -202,7 +202,7 @@ NAME_SERVERS_FD = "NAMESERVERS"
 def add_name_servers(layout: Layout, root: str = "/") -> None:
     """Put a file of its own in the place of /etc/resolv.conf, wherever that leads to inside."""
     target = "/etc/resolv.conf"
-    for _ in range(8):  # a link to a link is as far as anybody goes
+    for _ in range(8):  # deeper chains of links do not occur in practice
         try:
             link = os.readlink(f"{root.rstrip('/')}{target}")
         except OSError:

@@ -62,7 +62,7 @@ def unpacked(path: Path, store: Path) -> Path:
     except archive.Refused as error:
         raise InvalidRequest(str(error), field="root", value=str(path), code="ROOT_ARCHIVE_REFUSED") from error
     except OSError as error:
-        if folder.is_dir():  # somebody else was faster
+        if folder.is_dir():  # another process was faster
             return folder
         raise StateError(f"the root archive cannot be unpacked: {error}", field="root", value=str(path)) from error
     finally:

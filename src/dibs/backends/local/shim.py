@@ -1,4 +1,4 @@
-"""The shim: one small process per sandbox that owns it and outlives whoever made it.
+"""The shim: one small process per sandbox that owns it and outlives its creator.
 
 `backend` spawns it with a socket on descriptor 3 (the *hold*) and sends the spec; it starts bubblewrap, which sets
 everything up but holds the command back, and answers with the init's pid. Until `go` arrives on the hold, its end kills
@@ -116,7 +116,7 @@ class Shim(Keeper):
         one = dict(spec)
         self.folder_path = one["folder"]
         self.folder = os.open(self.folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # As long as we have it nobody removes the folder under our feet; who has it while no shim does, keeps any from
+        # While we hold it the folder is not removed under our feet; who has it while no shim does, keeps any from
         # coming after. The kernel lets go of it when we end, however we do.
         fcntl.flock(self.folder, fcntl.LOCK_EX)
         if not os.path.exists(self.folder_path):
@@ -188,7 +188,7 @@ class Shim(Keeper):
         self.poller.register(self.listener.fileno(), POLLIN)
 
     def write_phase(self, phase: str) -> None:
-        """For whoever wants to know it without asking us. Rather no file than a wrong one."""
+        """For readers that do not connect to the shim. Rather no file than a wrong one."""
         try:
             os.pwrite(self.phase_fd, phase.encode().ljust(PHASE_ROOM), 0)
         except OSError:
@@ -449,7 +449,7 @@ class Shim(Keeper):
             self.answer(client, [("phase", self.phase())])
 
     def keep_until(self, at: float | None) -> None:
-        """Another end of its time; by the clock on the wall, as whoever asked for it has it."""
+        """Set another deadline, in wall-clock time, as the client gave it."""
         left = None if at is None else max(0.0, at - time.time())
         if self.held:
             self.ttl = left
@@ -582,7 +582,7 @@ class Shim(Keeper):
         text = ",".join(f"{quote(k)}:{v if k in numbers else quote(v)}" for k, v in outcome)
         fd = os.open("exit.json.new", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self.folder)
         os.write(fd, ("{" + text + "}").encode().ljust(EXIT_ROOM) + b"\n")
-        os.close(fd)  # no fsync: after a power cut nobody asks how a sandbox of the last boot ended
+        os.close(fd)  # no fsync: after a power cut, how a sandbox of the last boot ended does not matter
         os.rename("exit.json.new", "exit.json", src_dir_fd=self.folder, dst_dir_fd=self.folder)
 
     def bury(self) -> None:
@@ -635,7 +635,7 @@ class Shim(Keeper):
             try:  # noqa: SIM105  # contextlib is not worth its memory here
                 os.unlink("shim.sock", dir_fd=self.folder)
             except OSError:
-                pass  # somebody removed the folder already
+                pass  # the folder is gone already
             self.remove_groups()
 
 
@@ -663,7 +663,7 @@ def stand_guard(reading: int) -> None:
 
 def main() -> None:
     close_inherited(4)
-    # Two processes: the shim proper, which nobody has to wait for, and a guard for as long as the command is held back.
+    # Two processes: the shim proper, which needs no reaper, and a guard for as long as the command is held back.
     reading, guard = os.pipe()
     if os.fork():
         os.close(guard)

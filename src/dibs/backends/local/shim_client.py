@@ -45,7 +45,7 @@ class Connection:
 
     @classmethod
     def to(cls, folder: Path) -> Connection | None:
-        """The shim of a sandbox; None when nobody listens."""
+        """The shim of a sandbox; None when it does not listen."""
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:

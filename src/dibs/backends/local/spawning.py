@@ -68,5 +68,5 @@ def drop_early() -> None:
 
 
 def take_early() -> tuple[int, int] | None:
-    """The waiting shim, for whoever needs one now."""
+    """The prestarted shim, for the next sandbox."""
     return _waiting.pop() if _waiting else None

@@ -225,7 +225,7 @@ def stand_guard(reading: int) -> None:
 class Anchor:
     """A process in the user namespace that owns the network: helpers are told a namespace by a process in it.
 
-    Usually the sandbox's init is one. Where bubblewrap nests two user namespaces, nobody is left in the outer one.
+    Usually the sandbox's init is one. Where bubblewrap nests two user namespaces, no process is left in the outer one.
     """
 
     def __init__(self, init: int) -> None:

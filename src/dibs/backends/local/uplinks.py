@@ -61,7 +61,7 @@ def name(process: ProcessName) -> str:
 def published(handle: Handle, process: ProcessName) -> list[str]:
     """The ports of the host that the helper really listens on. OSError if the tables cannot be read.
 
-    Whose a socket is may be hidden from an ordinary user; then it counts that somebody listens where nobody did
+    The owner of a socket may be hidden from an ordinary user; then a new listener on a port that had none counts
     before.
     """
     ports = msgspec.json.decode(handle.data.get("publish", "[]"), type=tuple[PublishedPort, ...])

@@ -1,11 +1,11 @@
 """A user namespace that maps every id, for sandboxes that root makes.
 
-bubblewrap by itself maps one id; then nobody else can be inside, and no command can run as another user. Root may map
+bubblewrap by itself maps one id; then no other user exists inside, and no command can run as one. Root may map
 them all. The ids are the same inside and outside, as engines have it too: what uid 1000 may do with a file of the host,
 it may do inside, where the file is shown at all. A process stays the user that dibs made it, and further user
 namespaces are forbidden.
 
-Nobody has a capability in a sandbox that shows the host's root: with power over files, root inside would read what the
+A sandbox that shows the host's root has no capabilities: with power over files, root inside would read what the
 host's other users keep to themselves. In a sandbox with a root of its own the files are the sandbox's, and root has
 `FILE_POWERS` over them, as in a container.
 
@@ -109,7 +109,7 @@ def _become_first(uid: int, gid: int, waiting: int, told: int) -> None:
     os.write(told, b"u")
     if not os.read(waiting, 1):
         return
-    # Nobody inside has CAP_SYS_RESOURCE, so it cannot be raised again.
+    # No process inside has CAP_SYS_RESOURCE, so it cannot be raised again.
     fd = os.open("/proc/sys/user/max_user_namespaces", os.O_WRONLY)
     os.write(fd, b"0")
     os.close(fd)

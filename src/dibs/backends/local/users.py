@@ -61,5 +61,5 @@ def for_workload(text: str, root: str, *, all_ids: bool) -> tuple[tuple[int, int
         return (0, 0), list(error.problems)
     if all_ids or (uid, gid) == (os.getuid(), os.getgid()):
         return (uid, gid), []
-    remedy = f"as an ordinary user say {os.getuid()}:{os.getgid()} or nothing; root can run workloads as anybody"
+    remedy = f"as an ordinary user say {os.getuid()}:{os.getgid()} or nothing; root can run workloads as any user"
     return (uid, gid), [unmapped("user", uid, text, remedy)]

@@ -1,4 +1,4 @@
-"""HTTP answers of the agentless execd, as ASGI applications: a whole body, or a stream that somebody writes.
+"""HTTP answers of the agentless execd, as ASGI applications: a whole body, or a stream.
 
 `routes` returns them from its handlers. A stream gets its own `Client`, which knows when the other side has gone away
 and waits while that side does not read.

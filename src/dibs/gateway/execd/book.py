@@ -58,7 +58,7 @@ class CommandBook:
             self._known.popitem(last=False)
 
     async def add(self, record: Record) -> None:
-        """A background command, before anybody is told its id."""
+        """A background command, before its id is given out."""
         await self._pool.call(_add, record)
         self.remember(record)
 

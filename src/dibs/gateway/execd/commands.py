@@ -191,7 +191,7 @@ class Commands:
             pieces = await client.wait(session.next(), min(_TICK, max(0.0, ping_at - loop.time())))
 
     async def _kill(self, running: Running, why: str) -> None:
-        """The whole group, now. Whoever reads its output sees the end."""
+        """The whole group, now. Readers of its output see the end."""
         if running.ended.is_set() or running.started.session.exit is not None:
             return
         running.why = running.why or why
@@ -252,7 +252,7 @@ class Commands:
         return events.init(command_id) + events.complete(time.time() - at)
 
     async def _forget(self, inside: Inside, record: Record) -> None:
-        """Nobody will ever ask for it: it could not be written down."""
+        """Its id was never given out: it could not be recorded."""
         await inside.run(scripts.STOP, record.folder, "KILL")
 
     # -- looking after them

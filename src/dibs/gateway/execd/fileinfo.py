@@ -1,6 +1,6 @@
 """What `stat` says about a file, as execd's clients read it.
 
-`files` asks with the format of `scripts` behind a mark that nobody can guess: a name may hold anything, also line ends
+`files` asks with the format of `scripts` behind a mark that cannot be guessed: a name may hold anything, also line ends
 and what looks like a record, and still it is only a name.
 """
 

@@ -1,7 +1,7 @@
 """What a sandbox uses, against what it may use: its own limits, not the host's.
 
 `routes` calls it. How busy the processors are is the difference between two looks; the last look at each sandbox is
-kept, so that nobody has to wait for the second one. Without an earlier look it is the average since the first.
+kept, so that no caller has to wait for the second one. Without an earlier look it is the average since the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Terminals over WebSocket: a shell (or a command) that stays when its client goes, as long as this gateway lives.
 
 `routes` calls it. The shell starts with the first connection. What it says is kept in a ring, so that a client that
-comes back gets what it has missed; one client at a time has it, another may take it over. While nobody is connected
+comes back gets what it has missed; one client at a time has it, another may take it over. While no client is connected
 the shell is read on, so that it does not stop; what falls out of the ring is lost.
 
     binary from the client   0x00 input
@@ -28,7 +28,7 @@ from dibs.errors import Conflict, DibsError, NotFound
 from dibs.gateway.execd import scripts
 from dibs.gateway.execd.inside import Inside, Started
 
-RING = 1 << 20  # bytes of output that are kept for whoever comes back; arbitrary
+RING = 1 << 20  # bytes of output kept for a client that reconnects; arbitrary
 MOST = 256  # terminals of a gateway at once
 FORGOTTEN = 3600.0  # seconds after its end, or without ever a client, that a terminal is kept
 TAKEN_OVER = 4001

@@ -3,7 +3,7 @@
 `app` mounts `route_handlers()`. One Litestar handler takes all that comes for a port of a sandbox; which of execd's
 calls it is, is decided here, so that also an unknown path is answered in execd's own form, `{code, message}`. Port
 18080 (egress) is answered with 501, every other port is a port of the sandbox (`proxy`). Who calls is known from the
-edge: the sandbox's own secret or a token of whoever owns it; the service refuses everybody else with every call.
+edge: the sandbox's own secret or a token of its owner; the service refuses all others with every call.
 """
 
 from __future__ import annotations
@@ -389,7 +389,7 @@ async def _dispatch(call: Call, path: str) -> ASGIApp:
             return found
         if match is not None:
             methods.append(method)
-    await call.inside.check()  # whoever may not see the sandbox learns nothing else
+    await call.inside.check()  # a caller that may not see the sandbox learns nothing else
     if methods:
         allow = (b"allow", ", ".join(methods).encode())
         return answers.error(405, "METHOD_NOT_ALLOWED", f"the path takes {', '.join(methods)}", [allow])

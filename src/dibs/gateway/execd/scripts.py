@@ -104,7 +104,7 @@ exec sh -i
 PIPES = TERMINAL.replace("exec bash -i", "exec bash").replace("exec sh -i", "exec sh")
 
 # The process of this script stays and watches over the command, which gets a session and a process group of its own.
-# Whoever started it hangs up when the command says that it is ready: before, that would end it, too. In the command's
+# The starter hangs up when the command says that it is ready: before, that would end it, too. In the command's
 # folder: log, sup (who watches), pid, exit, late.
 # token, place, cwd, id, seconds or nothing, then as COMMAND
 BACKGROUND_CHILD = (

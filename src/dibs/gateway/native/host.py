@@ -100,7 +100,7 @@ async def queue(request: Ask) -> Response[bytes]:
 
 @delete("/api/v1/queue/{ticket:str}", status_code=200)
 async def remove_ticket(request: Ask) -> Response[bytes]:
-    """Take one out of the queue. Whoever waits there is told so; a queued sandbox is removed."""
+    """Take one out of the queue. The waiter is told so; a queued sandbox is removed."""
     who = require(request, WRITE)
     query(request, NoQuery)
     ticket = str(request.path_params["ticket"])

@@ -123,7 +123,7 @@ def _hung_up() -> Conflict:
 
 @websocket("/api/v1/run")
 async def run(socket: Socket) -> None:
-    """A sandbox, made for whoever listens."""
+    """A sandbox, made for a client that listens."""
     async with answering(socket):
         who = require(socket, WRITE)
         query(socket, NoQuery)
@@ -168,7 +168,7 @@ async def _attend(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: s
 
 
 async def _let_go(gateway: Gateway, session: Session | None, sandbox_id: str) -> None:
-    """Nobody listens any more: what ran in the foreground ends, as if the client itself had been its parent."""
+    """The client is gone: what ran in the foreground ends, as if the client itself had been its parent."""
     connection = getattr(session, "_connection", None)
     if connection is not None:
         # Without a goodbye: the shim takes that for the death of its client, and records it as such.
@@ -208,7 +208,7 @@ async def _show(socket: Socket, gateway: Gateway, who: Identity, sandbox_id: str
 
 
 async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> tuple[SandboxId, Session | None]:
-    """Make it in a thread, pass on its news, and notice when nobody listens any more."""
+    """Make it in a thread, pass on its news, and notice when the client is gone."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     caller = Caller(lambda: gateway.stopping)
@@ -226,7 +226,7 @@ async def _make(socket: Socket, gateway: Gateway, who: Identity, wish: Wish) -> 
         listening = loop.create_task(_listen(socket, caller))
         try:
             while (words := await news.get()) is not None:
-                with contextlib.suppress(Exception):  # nobody there: `gone` says so, and the thread lets go
+                with contextlib.suppress(Exception):  # the client is gone: `gone` says so, and the thread lets go
                     await send(socket, CONTROL, msgspec.json.encode(words))
         finally:
             listening.cancel()

@@ -189,7 +189,7 @@ def seconds(text: str, field: str) -> float:
 
 
 async def _end(request: Ask, who: Identity, ref: str, work: Any) -> Response[bytes]:
-    """An end waits for a creation that is under way: whoever does not want it any more need not ask again."""
+    """An end waits for a creation that is under way: a client that does not want it any more need not ask again."""
     gateway = gateway_of(request)
     until = time.monotonic() + _STILL_CREATING
 

@@ -1,7 +1,7 @@
 """What does not end at once: logs, events, files. Each stops when the caller hangs up, and when the gateway stops.
 
 Log lines are newline-delimited JSON, events are server-sent, files are tar. Nothing is gathered in memory: a slow
-reader holds back whoever writes.
+reader holds back the writer.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ async def _events(gateway: Gateway, who: Identity, after: int, follow: bool) -> 
 
 
 def _sent(event: Event) -> bytes:
-    """The kind is one of our own words and JSON has no line breaks, so nobody can forge an event."""
+    """The kind is one of our own words and JSON has no line breaks, so an event cannot be forged."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), _ENCODER.encode(event))
 
 

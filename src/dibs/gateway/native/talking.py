@@ -310,7 +310,7 @@ class answering:  # noqa: N801 - used as a statement
             return False
         scope: Any = socket.scope
         request_id = scope["state"].get("request_id", "")
-        with contextlib.suppress(Exception):  # nobody may be there to hear it
+        with contextlib.suppress(Exception):  # the client may be gone
             if socket.connection_state in {"connect", "init"}:
                 status, media_type, body, extra = body_of(error, scope["path"], request_id)
                 headers = [(b"content-type", media_type.encode())]

@@ -2,7 +2,7 @@
 
 OpenSandbox's body has three free maps. `resourceLimits` carries what is limited (cpu, memory, pids, gpu in every short
 form, vendor keys), `resourceRequests` what Kubernetes would reserve of it, `extensions` all that OpenSandbox has no
-word for, under `dibs.`. A key that nobody here acts on is refused and named, with the known ones: nothing is dropped.
+word for, under `dibs.`. A key that nothing here acts on is refused and named, with the known ones: nothing is dropped.
 
 Problems name the field as the client wrote it: `resourceLimits.gpu`, not `gpu`.
 """
@@ -22,7 +22,7 @@ from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.parse import VENDOR_KEY
 from dibs.request.spec import SandboxSpec, parse_spec
 
-KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what OpenSandbox's clients send when nobody says anything
+KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what OpenSandbox's clients send by default
 FIELDS = (
     "image", "snapshotId", "templateId", "entrypoint", "timeout", "resourceLimits", "resourceRequests", "env",
     "metadata", "lifecycle", "platform", "networkPolicy", "credentialProxy", "secureAccess", "volumes", "extensions",

@@ -83,7 +83,7 @@ async def _when_made(gateway: Gateway, identity: Identity, shown: types.Sandbox)
         try:
             made, later = await gateway.pool.call(_look_again, identity, shown.id)
         except NotFound:
-            return shown  # somebody has removed it meanwhile; it was made all the same
+            return shown  # it was removed meanwhile, but it was made
         if not later:
             return made
         await asyncio.sleep(pause)
@@ -186,7 +186,7 @@ async def delete_sandbox(request: Asked) -> None:
             await asyncio.sleep(0.05)
         else:
             break
-    gateway.dispatcher.nudge()  # somebody may wait for what is free now
+    gateway.dispatcher.nudge()  # a waiter may be served with what is free now
 
 
 @patch("/sandboxes/{sandbox_id:str}/metadata")

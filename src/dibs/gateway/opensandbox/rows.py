@@ -1,6 +1,6 @@
 """Finding the one sandbox that a request is about, and removing it: the few steps that several routes share.
 
-They run in a thread of the gateway's pool, on its `Workloads`, seen by whoever asks. Another tenant's sandbox, a
+They run in a thread of the gateway's pool, on its `Workloads`, as seen by the caller. Another tenant's sandbox, a
 deleted one and one that never was are the same: not there, in the same words.
 """
 
@@ -83,7 +83,7 @@ def remove(workloads: Workloads, identity: Identity, sandbox_id: str) -> None:
     except Conflict as error:
         if error.code not in ("WRONG_STATE", "CONFLICT"):
             raise
-        row = mine.sandbox(row.id)  # it has moved on under our hands: somebody else ends it, or it was just made
+        row = mine.sandbox(row.id)  # it has changed meanwhile: it is being ended, or was just made
         if row.live:
             raise Conflict(
                 "the sandbox changes just now", field="sandbox", value=row.id, code="STILL_CREATING", remedy="try again"

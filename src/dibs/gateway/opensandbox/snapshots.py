@@ -1,7 +1,7 @@
 """Snapshots: images made of sandboxes, where the backend can make one; where it cannot, a 409 with its reason.
 
 Making one may take minutes: the request is answered when it is sure that it can be done, and the image is made in a
-thread of the pool. If the gateway is killed meanwhile, the next one makes it, as soon as somebody looks at it. A
+thread of the pool. If the gateway is killed meanwhile, the next one makes it, on the next look at it. A
 snapshot belongs to the tenant of its sandbox and outlives it.
 """
 
@@ -37,7 +37,7 @@ _LOG = logging.getLogger("dibs.gateway")
 _STATES = {"creating": "Creating", "ready": "Ready", "failed": "Failed"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _ABLE = ("docker", "podman")
-_making: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected while it runs
+_making: set[asyncio.Task[None]] = set()  # a task without a reference may be collected while it runs
 
 
 def _identity(request: Asked, scope: str) -> Identity:
@@ -133,7 +133,7 @@ async def _make(gateway: Gateway, snapshot: SnapshotRow, *, again: bool) -> None
                 return
             backend = workloads.backend_of(row)
             if again:
-                backend.remove_snapshot(snapshot.image)  # how complete it is nobody knows
+                backend.remove_snapshot(snapshot.image)  # it may be incomplete
             backend.snapshot(handle_of(row), snapshot.image)
         except DibsError as error:
             books.failed(snapshot.id, str(error))
@@ -142,7 +142,7 @@ async def _make(gateway: Gateway, snapshot: SnapshotRow, *, again: bool) -> None
 
     try:
         await gateway.pool.call_long(work)
-    except Exception:  # noqa: BLE001 - nobody waits for this task; the trace is in the log, the end in the books
+    except Exception:  # noqa: BLE001 - nothing awaits this task; the trace is in the log, the end in the ledger
         _LOG.exception("snapshot not made", extra={"snapshot": snapshot.id})
         await gateway.pool.call(lambda workloads: Snapshots(workloads.ledger).failed(snapshot.id, "it was not made"))
 

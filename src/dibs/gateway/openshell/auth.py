@@ -58,7 +58,7 @@ class Callers:
 
 
 def identity_of(name: str, tenant: str, uid: int, scopes: frozenset[str] | None = None) -> Identity:
-    """Somebody whom another authority vouches for. `scopes`: what it may do, where the authority says so."""
+    """A caller whom another authority vouches for. `scopes`: what it may do, where the authority says so."""
     from dibs.settings import NAME
 
     admin = tenant == ADMINISTRATORS

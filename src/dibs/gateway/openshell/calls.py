@@ -53,7 +53,7 @@ class Call:
 
     @property
     def who(self) -> Identity:
-        assert self._who is not None  # only Health is open to everybody
+        assert self._who is not None  # only Health is open to all
         return self._who
 
     async def send(self, message: Any) -> None:
@@ -88,7 +88,7 @@ class Call:
         raise unknown_workspace(workspace)
 
     def within(self, tenant: str) -> Identity:
-        """The caller, bound to one tenant. Nobody here gets a folder of the host."""
+        """The caller, bound to one tenant. No caller here gets a folder of the host."""
         return msgspec.structs.replace(self.who, tenant=tenant, sees_all=False, afar=True)
 
 

@@ -1,7 +1,7 @@
-"""`driver_config`: what a request says to one of OpenShell's drivers. Every block is checked, whoever it is for. Pure.
+"""`driver_config`: what a request says to one of OpenShell's drivers. Every block is checked. Pure.
 
 `requests` calls `read_blocks`. A block for a driver that does not get the sandbox is accepted and reported as not
-applicable; a driver that nobody knows, and a key that a driver does not have, are refused with the known ones. The
+applicable; an unknown driver, and a key that a driver does not have, are refused with the known ones. The
 blocks of `docker` and `podman` go to dibs' backends of that name; `kubernetes` and `vm` have none here yet.
 """
 

@@ -21,7 +21,7 @@ from dibs.gateway.problems import Refused, grpc_of, kind_of, outward, readable
 
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "dibs"
-_RETRY_AFTER = 5  # seconds; a guess at when a look is worth it again, since nobody knows when a holder ends
+_RETRY_AFTER = 5  # seconds; a guess at when a look is worth it again, since the end of a holder is not known
 # Clients take 8 KiB of trailers by default. Both the words and the details are in there.
 _MOST_WORDS = 1000
 _MOST_DETAILS = 2000

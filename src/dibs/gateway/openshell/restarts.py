@@ -44,7 +44,7 @@ _STOPPED = msgspec.json.Decoder(Stopped)
 async def stop(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
     found = await call.gateway.pool.call_long(_stop, place, request.name)
-    call.gateway.dispatcher.nudge()  # somebody may wait for what is free now
+    call.gateway.dispatcher.nudge()  # a waiter may be served with what is free now
     return schema.message("SandboxResponse")(sandbox=found)
 
 

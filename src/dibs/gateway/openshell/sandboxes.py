@@ -59,7 +59,7 @@ def shown(mine: Workloads, row: Sandbox, workspace: str) -> Any:
 
 
 def coming(row: Sandbox) -> bool:
-    """About to be there, without waiting for anybody's devices."""
+    """About to be there, without waiting for devices in use."""
     return row.state == "creating" or (row.state == "running" and not row.ready)
 
 
@@ -275,7 +275,7 @@ async def delete(call: Call, request: Any) -> Any:
             await asyncio.sleep(0.05)
         else:
             break
-    call.gateway.dispatcher.nudge()  # somebody may wait for what is free now
+    call.gateway.dispatcher.nudge()  # a waiter may be served with what is free now
     answer.outcome = schema.number("DELETION_OUTCOME_COMPLETED")
     return answer
 

@@ -1,6 +1,6 @@
 """Workspaces: tenants with a name. `default` is always there: the caller's own tenant.
 
-A workspace exists if the settings name the tenant, if a token has it, or if somebody created it here. Only an
+A workspace exists if the settings name the tenant, if a token has it, or if it was created here. Only an
 administrator creates and deletes them, or sees more than one.
 """
 

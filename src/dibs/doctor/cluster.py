@@ -11,6 +11,7 @@ from dibs.claims.features import Features
 from dibs.claims.selectors import View
 from dibs.claims.taints import added_by_rules
 from dibs.claims.wanted import compiled
+from dibs.doctor import cluster_drivers
 from dibs.doctor.finding import Finding
 from dibs.kube import errors
 from dibs.kube.client import CLAIMS, CLASSES, EVENTS, NODES, OLDEST_DRA, POD_GROUPS, PODS, SLICES, TAINT_RULES, Cluster
@@ -26,9 +27,12 @@ _PREVENTING = ("NoSchedule", "NoExecute")
 def examine_cluster(cluster: Cluster) -> list[Finding]:
     """All findings, in the order in which one would fix them."""
     inventory = read_inventory(cluster)
-    found = [_version(inventory), _access(cluster, inventory), *_nodes(inventory), _offered(inventory)]
+    found = [_version(inventory), _access(cluster, inventory), cluster_drivers.rights(cluster, inventory)]
+    found += [*_nodes(inventory), *cluster_drivers.kubelets(inventory)]
+    found += [_offered(inventory), cluster_drivers.plugin_mode(cluster)]
     if inventory.version.has_dra:
-        found += [_twice(inventory), _pools(inventory), _classes(inventory), _taints(inventory), _gangs(cluster)]
+        found += [_twice(inventory), cluster_drivers.same_hardware(inventory), _pools(inventory), _classes(inventory)]
+        found += [_taints(inventory), cluster_drivers.features(inventory), _gangs(cluster)]
     return found
 
 

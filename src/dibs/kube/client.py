@@ -184,8 +184,9 @@ class Cluster:
         return version
 
     def may(self, verb: str, resource: Resource, namespace: str | None = None) -> bool:
-        """Whether this user may do it: what RBAC answers, without trying."""
-        attributes = {"verb": verb, "resource": resource.plural, "group": resource.group}
+        """Whether this user may do it: what RBAC answers, without trying. `pods/exec` is a part of pods."""
+        plural, _, part = resource.plural.partition("/")
+        attributes = {"verb": verb, "resource": plural, "group": resource.group, "subresource": part}
         if namespace:
             attributes["namespace"] = namespace
         review = {"apiVersion": REVIEWS.api, "kind": REVIEWS.kind, "spec": {"resourceAttributes": attributes}}

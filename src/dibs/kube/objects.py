@@ -61,6 +61,7 @@ class NodeSpec(View, frozen=True, kw_only=True):
 
 class NodeInfo(View, frozen=True, kw_only=True):
     kubelet_version: str = ""
+    container_runtime_version: str = ""  # containerd://2.1.4
 
 
 class NodeStatus(View, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -235,3 +236,29 @@ def test_the_streams_of_one_tenant_leave_room_for_the_others(served: RunningGate
     finally:
         for one in held:
             one.close()
+
+
+def test_a_secret_that_a_deployment_has_is_taken_as_often_as_it_likes(served: RunningGateway, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s" * 43 + "\n")
+    words = ("token", "create", "deployed", "--scope", "admin", "--secret-file", str(file))
+    first, second = dibs(served, *words), dibs(served, *words)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "s" * 43 not in first.stdout + first.stderr + second.stdout
+    assert served.ask("GET", "/api/v1/whoami", token="s" * 43).status == 200
+    other = dibs(served, "token", "create", "deployed", "--secret-file", str(file))
+    assert other.returncode == 88, "the same secret with other scopes is another token"
+    assert dibs(served, "token", "revoke", "deployed").returncode == 0
+    assert dibs(served, *words).returncode == 88, "a revoked secret is not good again"
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x y" * 20, "ü" * 40])
+def test_a_secret_that_could_be_guessed_or_sent_wrongly_is_refused(
+    served: RunningGateway, tmp_path: Path, secret: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(secret)
+    done = dibs(served, "token", "create", "weak", "--secret-file", str(file))
+    assert done.returncode == 80
+    assert "openssl rand -hex 32" in done.stderr
+    assert dibs(served, "token", "create", "weak", "--secret-file", str(tmp_path / "absent")).returncode == 80

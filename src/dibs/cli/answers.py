@@ -400,7 +400,7 @@ class Tokens(Answer):
 
 
 class NewToken(Answer):
-    """`dibs token create`: the only time that the secret is shown."""
+    """`dibs token create`: the only time that the secret is shown. Empty with --secret-file."""
 
     id: str
     name: str

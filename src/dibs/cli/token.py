@@ -13,6 +13,7 @@ from dibs.errors import InvalidRequest, Problem
 if TYPE_CHECKING:
     from dibs.ledger.tokens import TokenRow
 
+_SHORTEST = 32
 _COLOURS = {"good": "green", "expired": "yellow", "revoked": "red"}
 
 
@@ -39,28 +40,78 @@ def token() -> None:
     help="sandboxes:read, sandboxes:write, devices:write or admin. Repeat for more. Default: the first two.",
 )
 @click.option("--ttl", metavar="TIME", help="How long it is good, as in 30d. Default: until it is revoked.")
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="Take the secret in this file, as a deployment has it. Doing so again changes nothing.",
+)
 @output_option(wide=False)
-def create(name: str, tenant: str, scopes: tuple[str, ...], ttl: str | None, output: str) -> None:
+def create(
+    name: str, tenant: str, scopes: tuple[str, ...], ttl: str | None, secret_file: str | None, output: str
+) -> None:
     """Make a token and print it. It cannot be shown again.
 
     \b
     Examples:
       dibs token create ci --tenant red --ttl 30d
       dibs token create prometheus --scope admin
+      dibs token create admin --scope admin --secret-file /run/secrets/token
     """
     from dibs.ledger.tokens import Tokens
     from dibs.workloads.service import Workloads
 
     seconds = _checked(name, tenant, scopes, ttl)
+    wanted = frozenset(scopes or ("sandboxes:read", "sandboxes:write"))
+    given = _secret(secret_file) if secret_file is not None else ""
     with Workloads() as service:
-        token_id, secret = Tokens(service.ledger).create(
-            name, scopes or ("sandboxes:read", "sandboxes:write"), tenant, seconds
-        )
-    if output == "table":
+        tokens = Tokens(service.ledger)
+        there = tokens.find(given) if given else None
+        if there is not None:
+            _same(there, name, wanted, tenant)
+            token_id = there.id
+        else:
+            token_id, secret = tokens.create(name, wanted, tenant, seconds, given)
+    if given:
+        if output == "table":
+            say(f"dibs: token {name} is {'there' if there is not None else 'made'}")
+        else:
+            show_data({"id": token_id, "name": name, "token": ""}, output)  # it stands in the file, and nowhere else
+    elif output == "table":
         click.echo(secret)
         say("dibs: keep it now, it is not shown again")
     else:
         show_data({"id": token_id, "name": name, "token": secret}, output)
+
+
+def _secret(file: str) -> str:
+    """The secret of a file. Its hash is a quick one, so a secret that could be guessed is refused."""
+    from pathlib import Path
+
+    try:
+        text = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"cannot be read: {error}", field="--secret-file", value=file, code="FILE_INVALID"
+        ) from error
+    if len(text) < _SHORTEST or not text.isascii() or any(c.isspace() for c in text):
+        raise InvalidRequest(
+            f"the secret must have at least {_SHORTEST} characters of ASCII, without spaces",
+            field="--secret-file", value=file, code="FILE_INVALID", remedy="make one with: openssl rand -hex 32",
+        )  # fmt: skip
+    return text
+
+
+def _same(there: TokenRow, name: str, scopes: frozenset[str], tenant: str) -> None:
+    """A secret that is known already must be the same token, and good."""
+    from dibs.errors import Conflict
+
+    if there.revoked_at is not None or there.expired(time.time()):
+        reason = "its secret belongs to a token that is revoked or expired"
+    elif (there.name, there.scopes, there.tenant) != (name, scopes, tenant):
+        reason = f"its secret belongs to token {there.name}, with other scopes or another tenant"
+    else:
+        return
+    raise Conflict(reason, field="token", value=name, code="TOKEN_NAME_TAKEN", remedy="give it another secret")
 
 
 def _checked(name: str, tenant: str, scopes: tuple[str, ...], ttl: str | None) -> float | None:

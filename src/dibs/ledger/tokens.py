@@ -40,11 +40,13 @@ class TokenRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tokens(Beside):
-    def create(self, name: str, scopes: Iterable[str], tenant: str, ttl: float | None = None) -> tuple[str, str]:
-        """A new token: its id, and its secret, which cannot be shown again."""
+    def create(
+        self, name: str, scopes: Iterable[str], tenant: str, ttl: float | None = None, secret: str = ""
+    ) -> tuple[str, str]:
+        """A new token: its id, and its secret, which cannot be shown again. `secret`: one that was made elsewhere."""
         import secrets
 
-        token, secret, now = new_id("tok"), PREFIX + secrets.token_urlsafe(32), time.time()
+        token, secret, now = new_id("tok"), secret or PREFIX + secrets.token_urlsafe(32), time.time()
         try:
             with self._joined():
                 self._db.execute(

@@ -381,8 +381,12 @@ class Delivery:
             if handle is not None:
                 backend.delete(handle)  # before the end is told: `remove` waits for that, and then deletes as well
         except BackendUnavailable:
-            if ends:  # no process of it is left, but its engine is away and still has a container that could be started
+            if ends:
+                # No process of it is left, but its engine is away and still has a container that could be started. The
+                # note comes first: without it the container would be left to itself, and so the sandbox is not ended.
+                ends = False
                 late.expect(self._home, backend.name, order.sandbox_id)
+                ends = True
             raise
         finally:
             if ends:

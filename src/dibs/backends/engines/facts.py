@@ -18,7 +18,7 @@ from dibs.backends import proc
 from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache
 from dibs.devices.cdi_source import cached
 from dibs.errors import BackendUnavailable
-from dibs.process import ProcessName
+from dibs.process import ProcessName, absent
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
@@ -49,11 +49,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         try:
             theirs, ours = os.stat(path), os.stat("/")
         except OSError:
+            self.check_alive()
             return ""
         return "" if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino) else path
 
+    def check_alive(self) -> None:
+        """Raises BackendUnavailable if the engine's process is gone: what was looked at through it is not there then,
+        whether or not it is where the engine runs."""
+        if self.peer is not None and absent(self.peer):
+            raise _gone("the engine")
+
     def seen(self, path: str) -> str:
-        """A path of the engine as a path of ours."""
+        """A path of the engine as a path of ours. Raises BackendUnavailable if the engine's process is gone."""
         root = self.root
         return resolved(root, path) if root else path
 
@@ -104,10 +111,12 @@ def mount_table(engine: str, peer: ProcessName | None) -> tables.Table:
     except OSError as error:
         if error.errno not in _ENDED:
             raise proc.unreadable(f"the mounts of {engine}", error) from error
-        raise BackendUnavailable(
-            f"{engine} cannot be reached: its process has ended", field="backend", value=engine,
-            code="ENGINE_UNREACHABLE", remedy="try again; see whether the engine runs",
-        ) from error  # fmt: skip
+        raise _gone(engine) from error
+
+
+def _gone(engine: str) -> BackendUnavailable:
+    reason, remedy = f"{engine} cannot be reached: its process has ended", "try again; see whether the engine runs"
+    return BackendUnavailable(reason, field="backend", value=engine, code="ENGINE_UNREACHABLE", remedy=remedy)
 
 
 # Of the mount table of a process that is gone, ends just now (it has no mounts any more), or went meanwhile.

@@ -107,6 +107,7 @@ def _fact(node: DeviceNode, device: str, facts: Facts, found: Passing) -> NodeFa
     try:
         info = os.stat(facts.seen(source))
     except OSError:
+        facts.check_alive()
         if told and not node.host_path:
             return NodeFact(node.path, "b" if node.type == "b" else "c", node.major, node.minor)
         reason = "there is no such device node where the engine runs"
@@ -227,6 +228,7 @@ def _as_nodes(edits: list[tuple[str, ContainerEdits]], facts: Facts, why: str, f
 def _plain(node: DeviceNode, device: str, facts: Facts, found: Passing) -> None:
     source = node.host_path or node.path
     if not os.path.exists(facts.seen(source)):
+        facts.check_alive()
         reason = "it is no node of the host, and only a CDI spec that the engine reads can make one"
         found.problems.append(Problem("DEVICE_GONE", f"devices[{device}].deviceNodes", source, reason))
         return

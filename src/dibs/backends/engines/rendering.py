@@ -318,7 +318,11 @@ def _mounted(engine: str, made: Form) -> tuple[tuple[MountFact, ...], tuple[Moun
             found[target] = MountFact(target, "rw", "tmpfs")
             continue
         over = table.at(mount.source)
-        what = tables.identity(_seen(facts, mount.source))
+        try:
+            what = tables.identity(_seen(facts, mount.source))
+        except OSError as error:
+            reason = f"it is not there any more: {(error.strerror or str(error)).lower()}"
+            raise InvalidRequest(reason, field="mounts", value=mount.source, code="MOUNT_INVALID") from error
         if over is not None and over.kind.startswith("fuse"):
             what = f"{over.kind} on {over.device}"
         found[target] = MountFact(target, "rw" if mount.writable else "ro", what)
@@ -332,8 +336,12 @@ def _mounted(engine: str, made: Form) -> tuple[tuple[MountFact, ...], tuple[Moun
 
 
 def _seen(facts: Facts, source: str) -> os.stat_result:
-    """What a source is, without following a link where its root is ours."""
-    return os.lstat(facts.seen(source)) if facts.root else tables.look_beneath(source)
+    """What a source is, without following a link where its root is ours. Raises OSError if it is not there."""
+    try:
+        return os.lstat(facts.seen(source)) if facts.root else tables.look_beneath(source)
+    except OSError:
+        facts.check_alive()
+        raise
 
 
 def _names(env: Any) -> list[str]:

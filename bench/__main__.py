@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from bench import allocator, cel, commands, engines, gateway, leases
+from bench import allocator, cel, commands, engines, gateway, leases, openshell
 
 
 def benchmarks() -> dict[str, Callable[[], None]]:
@@ -18,6 +18,7 @@ def benchmarks() -> dict[str, Callable[[], None]]:
         "shim": commands.shim,
         "leases": leases.leases,
         "gateway": gateway.gateway,
+        "openshell": openshell.openshell,
         "engines": engines.engines,
         "cel": cel.cel,
         "allocator": allocator.table,

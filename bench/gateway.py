@@ -60,28 +60,33 @@ class Bench:
 
 
 @contextlib.contextmanager
-def running(gpus: int) -> Iterator[Bench]:
+def running(gpus: int, *flags: str, clients: str = "bench.gateway_client") -> Iterator[Bench]:
+    """A gateway with these further flags, and clients: a module that takes jobs."""
     with tempfile.TemporaryDirectory() as folder:
         home = Home(state=Path(folder), config=Path(folder) / "config").make()
         simulate(home, parse_world(str(gpus), model="H100"))
         env = {**os.environ, "DIBS_HOME": folder}
-        words = [sys.executable, "-m", "dibs", "serve", "--listen", "127.0.0.1:0", "--log-format", "json"]
+        words = [sys.executable, "-m", "dibs", "serve", "--listen", "127.0.0.1:0", "--log-format", "json", *flags]
         with open(Path(folder) / "log", "w") as log:
             gateway = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
         assert gateway.stdout is not None
         port = int(
             next(word for word in gateway.stdout.readline().split() if word.startswith("http")).rpartition(":")[2]
         )
-        clients = subprocess.Popen(
-            [sys.executable, "-m", "bench.gateway_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        child = subprocess.Popen(
+            [sys.executable, "-m", clients], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert clients.stdin is not None
+        assert child.stdin is not None
         token = (home.state / "gateway.token").read_text().strip()
-        clients.stdin.write(json.dumps({"port": port, "token": token}) + "\n")
+        first = {"port": port, "token": token}
+        shell = home.state / "openshell.address"
+        if shell.exists():
+            first["openshell"] = shell.read_text().strip().partition("://")[2]
+        child.stdin.write(json.dumps(first) + "\n")
         try:
-            yield Bench(home, gateway, clients)
+            yield Bench(home, gateway, child)
         finally:
-            clients.communicate()
+            child.communicate()
             gateway.terminate()
             gateway.wait()
             gateway.stdout.close()

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(isinstance(_COMMAND, str), reason=f"nothing to c
 PAGE = Path(__file__).parents[2] / "docs" / "cel.md"
 # What an earlier version answered otherwise.
 EXPRESSIONS = [
+    '"x" in (["a", "b", "c"].map(v, v) + "y".split("a", -9223372036854775808))',  # a size beyond what a double holds
     'device.attributes["dra.example.com"].?s.orValue("").lowerAscii().matches("h100")',
     'has(device.attributes["dra.example.com"].s) && device.attributes["dra.example.com"].s.lowerAscii().contains("h")',
     '["a", "b"].exists(m, device.attributes["dra.example.com"].s.contains(m))',

@@ -366,7 +366,7 @@ def _special(function: str, overload: Overload, target: Argument | None, args: _
         size = _sum(args[0].size, args[1].size)
         return (1 if kind == "list" else scaled(size[1], _TEXT)), size
     if function == "@in":
-        return (args[1].size[1] if overload.params[1].kind == "list" else 1), None
+        return (scaled(args[1].size[1], 1.0) if overload.params[1].kind == "list" else 1), None
     if function in ("startsWith", "endsWith") and len(args) == 1:
         return scaled(args[0].size[1], _TEXT), None
     if function == "contains" and target is not None:

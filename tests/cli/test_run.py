@@ -228,31 +228,30 @@ def test_a_terminal_that_lacks_a_character_gets_no_traceback(eight_gpus: Home, d
 LOOP = 'while read -r line; do "$PYTHON" -m dibs {verb} {command}; done'
 
 
-def _loop(home: Home, folder: Path, way: str, text: str, verb: str, command: str) -> str:
+def _loop(home: Home, folder: Path, text: str, verb: str, command: str) -> str:
     (folder / "list").write_text(text)
     script = LOOP.format(verb=verb, command=command)
     env = {**os.environ, "DIBS_HOME": str(home.state), "PYTHON": sys.executable}
     from_file = subprocess.run(["sh", "-c", f"{script} <list"], cwd=folder, env=env, capture_output=True, check=True)
-    if way == "in process":  # of a pipe, a gateway does not tell in time what was read
-        piped = f"cat list | {script}"
-        from_pipe = subprocess.run(["sh", "-c", piped], cwd=folder, env=env, capture_output=True, check=True)
-        assert from_file.stdout == from_pipe.stdout
+    piped = f"cat list | {script}"
+    from_pipe = subprocess.run(["sh", "-c", piped], cwd=folder, env=env, capture_output=True, check=True)
+    assert from_file.stdout == from_pipe.stdout
     return from_file.stdout.decode()
 
 
-def test_a_loop_over_a_file_runs_once_for_each_line(home: Home, dibs: Dibs, tmp_path: Path, way: str) -> None:
-    said = _loop(home, tmp_path / "work", way, "one\ntwo\nthree\n", "run", '-- echo "$line"')
+def test_a_loop_over_a_file_runs_once_for_each_line(home: Home, dibs: Dibs, tmp_path: Path) -> None:
+    said = _loop(home, tmp_path / "work", "one\ntwo\nthree\n", "run", '-- echo "$line"')
     assert said == "one\ntwo\nthree\n"
 
 
-def test_a_loop_over_a_file_runs_an_exec_for_each_line(home: Home, dibs: Dibs, tmp_path: Path, way: str) -> None:
+def test_a_loop_over_a_file_runs_an_exec_for_each_line(home: Home, dibs: Dibs, tmp_path: Path) -> None:
     dibs("sandbox", "create", "--name", "lab")
-    assert _loop(home, tmp_path / "work", way, "one\ntwo\n", "exec", 'lab -- echo "$line"') == "one\ntwo\n"
+    assert _loop(home, tmp_path / "work", "one\ntwo\n", "exec", 'lab -- echo "$line"') == "one\ntwo\n"
 
 
-def test_what_a_command_reads_is_taken_and_nothing_more(home: Home, dibs: Dibs, tmp_path: Path, way: str) -> None:
+def test_what_a_command_reads_is_taken_and_nothing_more(home: Home, dibs: Dibs, tmp_path: Path) -> None:
     """Each command reads one line of its own; dd takes exactly the bytes that it wants."""
-    said = _loop(home, tmp_path / "work", way, "a\n1\nb\n2\n", "run", '-- sh -c "dd bs=2 count=1 2>/dev/null"')
+    said = _loop(home, tmp_path / "work", "a\n1\nb\n2\n", "run", '-- sh -c "dd bs=2 count=1 2>/dev/null"')
     assert said == "1\n2\n"
 
 

@@ -2,8 +2,9 @@
 
 A shell loop such as `while read line; do dibs run … ; done < list` shares its stdin with every command in it. Input has
 to be sent before the command asks for it, so what it leaves unread is given back: a file is wound back; a pipe is only
-peeked into (tee(2)), and emptied as the command reads. A gateway tells what was read at the end only, which is enough
-for a file; an engine never does. There, and for terminals, input is simply passed on.
+peeked into (tee(2)), and emptied as the command reads. An engine never says what was read of what it was given: there
+nothing is sent before the command waits for input, and what was sent then is gone. From terminals, and where neither
+can be known, input is simply passed on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dibs.backends.port import Session
 
 _PIECE = 65536
 _NONBLOCK = 2  # SPLICE_F_NONBLOCK
+_LOOK = 0.03  # seconds between two looks whether the command waits for input
 
 
 class Stdin:
@@ -25,17 +27,39 @@ class Stdin:
         self._session = session
         kind = os.fstat(fd).st_mode
         self._file = stat.S_ISREG(kind)
+        shared = self._file or stat.S_ISFIFO(kind)
         count = getattr(session, "count_input", None)
-        self._pipe = stat.S_ISFIFO(kind) and count is not None and count()
+        counted = shared and count is not None and count()
+        self._pipe = stat.S_ISFIFO(kind) and counted
+        self._reading = getattr(session, "reading", None) if shared and not counted else None
         self._sent = 0
         self._peeked = 0  # bytes that were sent, and are still in the pipe
 
     @property
     def waiting(self) -> bool:
         """Whether it is worth looking for more input; a peeked pipe would always seem to have some."""
+        if self._reading is not None and not self._at_end():
+            if self._reading() is False:
+                return False
+            self._reading = None
         if self._peeked and (self._taken() or 0) >= self._sent:
             self._consume(self._peeked)
         return not self._peeked
+
+    @property
+    def pause(self) -> float | None:
+        """How long to wait for output before `waiting` is asked again; None: until something comes."""
+        return None if self._reading is None else _LOOK
+
+    def _at_end(self) -> bool:
+        """Whether there is nothing left that could be taken from another reader."""
+        if self._file:
+            return os.lseek(self.fd, 0, os.SEEK_CUR) >= os.fstat(self.fd).st_size
+        import fcntl
+        import sys
+        import termios
+
+        return not int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def read(self) -> bytes:
         """The next piece; empty at the end."""

@@ -48,7 +48,7 @@ def converse(
             waiting = [session.fileno()]
             if source is not None and not ended and source.waiting:
                 waiting.append(source.fd)
-            ready, _, _ = select.select(waiting, [], [])
+            ready, _, _ = select.select(waiting, [], [], source.pause if source is not None and not ended else None)
             if source is not None and source.fd in ready:
                 data = source.read()
                 if tty and patience.lost(data):

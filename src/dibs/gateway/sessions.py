@@ -46,6 +46,8 @@ class AsyncSession:
         self._room = asyncio.Event()
         self._closed = False
         self.exit: Exit | None = None
+        self._counting = False
+        self._told = 0  # what `new_count` has given last
         self._using = asyncio.Lock()  # a thread is in the session: what it takes in is not to be taken twice
         try:
             self._fd = session.fileno()
@@ -59,8 +61,34 @@ class AsyncSession:
         found: int | None = getattr(self._session, "taken", None)
         return found
 
+    async def count_input(self) -> bool:
+        """Keep `taken` up to date from now on; False where the backend cannot tell it."""
+        count = getattr(self._session, "count_input", None)
+        self._counting = count is not None and await self._answer(count) is True
+        return self._counting
+
+    def new_count(self) -> int | None:
+        """How much of its input the command has read, if that is counted and has changed since it was last asked."""
+        if not self._counting or self.taken is None or self.taken == self._told:
+            return None
+        self._told = self.taken
+        return self.taken
+
+    async def reading(self) -> bool | None:
+        """Whether the command waits for input; None where that cannot be known."""
+        found: bool | None = await self._answer(getattr(self._session, "reading", lambda: None))
+        return found
+
+    async def _answer(self, ask: Callable[[], bool | None]) -> bool | None:
+        if self._closed or self.exit is not None:
+            return False
+        if self._direct:
+            return ask()
+        return await self._loop.run_in_executor(_threads(), ask)
+
     async def next(self, timeout: float | None = None) -> list[Output | Exit]:
-        """What has come, waiting for it for at most `timeout` seconds; empty if nothing came in time."""
+        """What has come, waiting for it for at most `timeout` seconds; empty if nothing came in time, or if only
+        `taken` has changed."""
         until = None if timeout is None else self._loop.time() + timeout
         while True:
             if self.exit is not None:
@@ -75,9 +103,9 @@ class AsyncSession:
                     found = self._take()
             else:
                 found = await asyncio.shield(asyncio.to_thread(self._session.receive, POLL))
-            if found:
-                if isinstance(found[-1], Exit):
-                    self.exit = found[-1]
+            if found and isinstance(found[-1], Exit):
+                self.exit = found[-1]
+            if found or (self._counting and self.taken not in (None, self._told)):
                 return found
             left = None if until is None else until - self._loop.time()
             if left is not None and left <= 0:

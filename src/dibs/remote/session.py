@@ -4,7 +4,8 @@ The terminal loop waits on that descriptor, so the WebSocket is spoken here, by 
 While we send, we also take in what comes: both sides may have much to say at once, and must not wait for each other.
 
 A message is binary; its first byte says what it is:
-    0 stdin · 1 stdout · 2 stderr · 3 JSON: {"signal": n}, {"resize": [rows, columns]}, {"eof": true} from us,
+    0 stdin · 1 stdout · 2 stderr · 3 JSON: {"signal": n}, {"resize": [rows, columns]}, {"eof": true},
+    {"count": true} from us, {"counting": …}, {"taken": n}, {"reading": true},
     {"exit": {…}}, {"error": {…}} and news from the gateway
 """
 
@@ -217,7 +218,10 @@ class RemoteSession:
         self._line = line
         self._interactive = interactive
         self._exit: Exit | None = None
-        self.taken: int | None = None  # how much of its input the command has read; known at its end, if at all
+        # How much of its input the command has read: kept up to date after `count_input`, else known at its end, if
+        # at all.
+        self.taken: int | None = None
+        self._reads: bool | None = None  # whether the command waits for input, as far as the gateway has told
         self._closed = False
         self._busy = False
         self._late: list[bytes] = []  # what a signal handler wanted to say in the middle of another message
@@ -256,6 +260,20 @@ class RemoteSession:
         if self._interactive:
             self._control(eof=True)
 
+    def count_input(self) -> bool:
+        """Keep `taken` up to date; False where the gateway cannot. Then `reading` may know when input is wanted."""
+        self._control(count=True)
+        for words in news(self._line, keep=True):
+            if "counting" in words:
+                self._reads = False if words["counting"] == "reading" else None
+                self.taken = 0 if words["counting"] == "bytes" else self.taken
+                return bool(words["counting"] == "bytes")
+        self._reads = False  # it is over already, and reads nothing any more
+        return False
+
+    def reading(self) -> bool | None:
+        return self._reads
+
     def signal(self, number: int) -> None:
         self._control(signal=number)
 
@@ -290,6 +308,10 @@ class RemoteSession:
             return Output("stderr", rest)
         if kind == CONTROL:
             words = read_control(rest)
+            if "reading" in words:
+                self._reads = True
+            if "exit" not in words and "taken" in words:
+                self.taken = words["taken"]
             if "exit" in words:
                 self.taken = words.get("taken")
                 return msgspec.convert(words["exit"], Exit)
@@ -314,14 +336,22 @@ def refusal_of(problem: Any) -> DibsError:
     return error_of(msgspec.convert(problem, ProblemDetails))
 
 
-def news(line: Socket) -> Iterator[dict[str, Any]]:
-    """The control messages that come before a conversation begins. The one who reads them knows which is the last."""
-    while True:
-        messages = line.receive(None)
-        if messages is None:
-            return
-        for number, message in enumerate(messages):
-            if message[:1] == CONTROL:
-                line.put_back(messages[number + 1 :])
-                yield read_control(message[1:])
-                break
+def news(line: Socket, *, keep: bool = False) -> Iterator[dict[str, Any]]:
+    """The control messages up to one that the reader knows to be the last. `keep` puts the others back at the end."""
+    kept: list[bytes] = []
+    try:
+        while True:
+            messages = line.receive(None)
+            if messages is None:
+                return
+            for number, message in enumerate(messages):
+                if message[:1] == CONTROL:
+                    words = read_control(message[1:])
+                    line.put_back(messages[number + 1 :])
+                    kept += [message] if keep and "counting" not in words else []
+                    yield words
+                    break
+                kept += [message] if keep else []
+    finally:
+        if kept:
+            line.put_back(kept)

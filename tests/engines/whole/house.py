@@ -64,6 +64,10 @@ class House:
     def spec(self, **mapping: Any) -> SandboxSpec:
         return parse_spec({"backend": self.kind, "image": images.REFERENCE, "grace": "0s", **mapping})
 
+    def options(self) -> list[str]:
+        """The same for the command line."""
+        return ["--backend", self.kind, "--image", images.REFERENCE, "--grace", "0s"]
+
     def create(self, **mapping: Any) -> Sandbox:
         return self.service.create(self.spec(**mapping))
 

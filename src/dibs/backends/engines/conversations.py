@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dibs.backends import proc
+from dibs.backends import proc, reading
 from dibs.backends.engines import connecting, keeping, looking, rendering
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import Lives, not_running
@@ -18,6 +18,7 @@ from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, ExitReason, Handle, Phase, Session, Status
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.http import query
+from dibs.process import absent
 
 if TYPE_CHECKING:
     import socket
@@ -64,7 +65,17 @@ class Conversations(Lives):
             resize=lambda rows, columns: self.resize(f"{container(handle)}/resize", rows, columns),
             closed=closed,
         )
-        return StreamSession(sock, call, tty=tty, can_send=interactive or tty)
+
+        def waits() -> bool | None:
+            known = keeping.read(folder, "init")
+            if not known:
+                return False  # not started yet
+            init = keeping.init_of(folder)
+            if init is None:  # not to be seen from here, or over before it could be
+                return None if self.status(handle).phase is Phase.RUNNING else False
+            return not absent(init) and reading.waits_for_input(init.pid, looking.becomes)
+
+        return StreamSession(sock, call, tty=tty, can_send=interactive or tty, reading=waits)
 
     def _signal(self, handle: Handle, number: int) -> None:
         self._await_init(handle)

@@ -13,12 +13,13 @@ import signal as signals
 import time
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends.engines import errors, guards, keeping
+from dibs.backends.engines import errors, guards, keeping, looking
 from dibs.backends.engines.client import EngineError
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.lives import not_running
 from dibs.backends.engines.sessions import Call, StreamSession
 from dibs.backends.port import Exec, Exit, ExitReason, Handle, Phase
+from dibs.backends.reading import waits_for_input
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.process import name_of
 
@@ -93,7 +94,14 @@ def execute(backend: Conversations, handle: Handle, command: Exec) -> StreamSess
     if command.tty:
         _when_running(backend, path)  # or an early resize would be lost
     call = Call(ended=ended, signal=signal, resize=resize, closed=closed)
-    return StreamSession(sock, call, tty=command.tty, can_send=True)
+
+    def reading() -> bool | None:
+        if keeping.init_of(keeping.folder_of(handle)) is None:
+            return None  # its processes are not to be seen from here
+        pid = int(_when_running(backend, path).get("Pid") or 0)
+        return bool(pid) and _is_in(pid, handle) and waits_for_input(pid, looking.becomes)
+
+    return StreamSession(sock, call, tty=command.tty, can_send=True, reading=reading)
 
 
 def _entry(backend: Conversations, handle: Handle, path: str, mark: str) -> guards.Entry:

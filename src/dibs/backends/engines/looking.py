@@ -147,7 +147,7 @@ def environment(pid: int) -> dict[str, str]:
     """Of the command. An engine says "started" a moment before the runtime's process has become it."""
     deadline = time.monotonic() + _BECOMING
     try:
-        while not (items := proc.words(pid, "environ")) or _becomes(pid):
+        while not (items := proc.words(pid, "environ")) or becomes(pid):
             if time.monotonic() > deadline or _is_over(pid):
                 break
             time.sleep(0.0005)
@@ -156,8 +156,8 @@ def environment(pid: int) -> dict[str, str]:
     return proc.variables(items)
 
 
-def _becomes(pid: int) -> bool:
-    """Whether it is still the runtime's, or between the two: then it has no words at all."""
+def becomes(pid: int) -> bool:
+    """Whether a process is still the runtime, about to become the command; in between it has no arguments at all."""
     words = proc.words(pid, "cmdline")
     return not words or (words[1:2] == [b"init"] and words[0].rpartition(b"/")[2] in _RUNTIMES)
 
@@ -175,7 +175,7 @@ def await_init(pid: int) -> None:
     deadline = time.monotonic() + _BECOMING
     while time.monotonic() < deadline:
         try:
-            if not _becomes(pid) and _minds(pid, signal.SIGTERM):
+            if not becomes(pid) and _minds(pid, signal.SIGTERM):
                 return
         except OSError:
             return

@@ -43,9 +43,19 @@ class Line(Protocol):
 class StreamSession:
     """See `dibs.backends.port.Session`."""
 
-    def __init__(self, sock: socket.socket, line: Line, *, tty: bool, can_send: bool) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        line: Line,
+        *,
+        tty: bool,
+        can_send: bool,
+        reading: Callable[[], bool | None] = lambda: None,
+    ) -> None:
+        """`reading`: whether the command waits for input; None where that cannot be known."""
         self._sock = sock
         self._line = line
+        self.reading = reading
         self._tty = tty
         self._can_send = can_send
         self._box = bytearray()

@@ -38,7 +38,18 @@ from dibs.errors import Conflict, DibsError, InvalidRequest
 from dibs.gateway.auth import require
 from dibs.gateway.native.common import NoQuery, gateway_of, query
 from dibs.gateway.native.sandboxes import WRITE, environment_of, within_ttl
-from dibs.gateway.native.talking import CONTROL, STDERR, STDOUT, Socket, answering, hear, last_words, next_frame, send
+from dibs.gateway.native.talking import (
+    CONTROL,
+    STDERR,
+    STDOUT,
+    Socket,
+    answering,
+    hear,
+    last_words,
+    next_frame,
+    next_pieces,
+    send,
+)
 from dibs.gateway.native.views import one_sandbox
 from dibs.gateway.problems import ClientGone
 from dibs.gateway.sessions import AsyncSession
@@ -344,7 +355,7 @@ async def _converse(socket: Socket, gateway: Gateway, session: AsyncSession, san
 
 async def _speak(socket: Socket, gateway: Gateway, session: AsyncSession, sandbox_id: str) -> None:
     while True:
-        for piece in await session.next():
+        for piece in await next_pieces(socket, session):
             if isinstance(piece, Output):
                 await send(socket, STDOUT if piece.stream == "stdout" else STDERR, piece.data)
                 continue

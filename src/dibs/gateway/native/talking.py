@@ -5,6 +5,9 @@ Frames of a conversation are binary; the first byte says what the rest is:
     0   input for the process                 from the client
     1   its output          2   its errors    from the gateway
     3   control, as JSON    {"signal": 15} {"resize": [rows, columns]} {"eof": true}     from the client
+                            {"count": true}: how much of the input is read?              from the client
+                            {"counting": "bytes"}, then {"taken": n} as it is read; or {"counting": "reading"}, then
+                            {"reading": true} when the command waits for input; or {"counting": "no"}
                             {"exec": {…}} first of all, if the query names no command
                             {"exit": {…}, "taken": n} {"error": {…}}                     from the gateway, last
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -45,6 +49,7 @@ from dibs.workloads.service import Workloads
 
 STDIN, STDOUT, STDERR, CONTROL = 0, 1, 2, 3
 _MOST_OUTPUT = 8 << 20  # of each stream in one answer; a conversation has no such limit
+_LOOK = 0.03  # seconds between two looks whether a command waits for input
 _STREAMS = {"stdout": STDOUT, "stderr": STDERR}
 Socket = WebSocket[Any, Any, Any]
 
@@ -65,6 +70,7 @@ class Control(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: Annotated[int, Meta(ge=1, le=64)] | UnsetType = UNSET
     resize: tuple[Annotated[int, Meta(ge=1, le=10000)], Annotated[int, Meta(ge=1, le=10000)]] | UnsetType = UNSET
     eof: bool = False
+    count: bool = False
     exec: dict[str, Any] | UnsetType = UNSET
 
 
@@ -253,6 +259,18 @@ async def _converse(socket: Socket, session: AsyncSession) -> bool:
 
 
 async def hear(socket: Socket, session: AsyncSession) -> None:
+    counting: list[asyncio.Task[None]] = []
+    try:
+        await _hear(
+            socket, session, lambda: counting.append(asyncio.get_running_loop().create_task(_count(socket, session)))
+        )
+    finally:
+        for task in counting:  # they end with the conversation
+            task.cancel()
+        await asyncio.gather(*counting, return_exceptions=True)
+
+
+async def _hear(socket: Socket, session: AsyncSession, count: Callable[[], None]) -> None:
     while True:
         frame = await next_frame(socket)
         control = _control(frame)
@@ -265,11 +283,27 @@ async def hear(socket: Socket, session: AsyncSession) -> None:
             await session.resize(*control.resize)
         if control.eof:
             await session.end_of_input()
+        if control.count:
+            count()
+
+
+async def _count(socket: Socket, session: AsyncSession) -> None:
+    """Tell a client that shares its input with others when, or how much of it, is read."""
+    if await session.count_input():
+        await send(socket, CONTROL, b'{"counting":"bytes"}')
+        return
+    known = await session.reading()
+    await send(socket, CONTROL, b'{"counting":"no"}' if known is None else b'{"counting":"reading"}')
+    while known is False and session.exit is None:
+        await asyncio.sleep(_LOOK)
+        known = await session.reading()
+    if session.exit is None:
+        await send(socket, CONTROL, b'{"reading":true}')
 
 
 async def _speak(socket: Socket, session: AsyncSession) -> None:
     while True:
-        for piece in await session.next():
+        for piece in await next_pieces(socket, session):
             if isinstance(piece, Output):
                 await send(socket, _STREAMS[piece.stream], piece.data)
                 continue
@@ -277,6 +311,14 @@ async def _speak(socket: Socket, session: AsyncSession) -> None:
             await send(socket, CONTROL, last_words(end, session))
             await socket.close(1000)
             return
+
+
+async def next_pieces(socket: Socket, session: AsyncSession) -> list[Output | Exit]:
+    """What has come from the process. How much of its input it has read is told here, to a client that has asked."""
+    pieces = await session.next()
+    if (taken := session.new_count()) is not None and session.exit is None:
+        await send(socket, CONTROL, msgspec.json.encode({"taken": taken}))
+    return pieces
 
 
 def last_words(end: ws.Exit, session: AsyncSession) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dibs.backends.port import LogRecord
-from dibs.cli.log_lines import lines, since, stamped, tail
+from dibs.workloads.log_lines import lines, since, stamped, tail
 
 OUT, ERR = "stdout", "stderr"
 

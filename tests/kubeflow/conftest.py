@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.binaries import CannotBuild, binaries
+from tests.engines import python_image, shared
 from tests.gateway.conftest import Reply, RunningGateway, end_all
 
 from dibs.devices.simulated import parse_world, simulate
@@ -29,11 +30,12 @@ TENANTS = """
 
 
 class Place:
-    """A gateway, and the tokens of an administrator and two tenants."""
+    """A gateway with one backend, an image with Python there, the tokens of an administrator and two tenants."""
 
-    def __init__(self, gateway: RunningGateway, folder: Path) -> None:
+    def __init__(self, gateway: RunningGateway, folder: Path, image: str) -> None:
         self.gateway = gateway
         self.folder = folder
+        self.image = image
         self.tokens = {
             "team-a": gateway.make_token("flow-anna", "--tenant", "team-a"),
             "team-b": gateway.make_token("flow-bert", "--tenant", "team-b"),
@@ -53,20 +55,44 @@ class Place:
         return path
 
 
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("kubeflow")
-    home = Home(state=folder / "home", config=folder / "home" / "config").make()
+def begin(home: Home, folder: Path, image: str, settings: str) -> Iterator[Place]:
+    """A place, and its end: nothing is left, and nothing went wrong in the gateway."""
     simulate(home, parse_world("8", model="H100"))
-    settings = "[gateway]\nloopback_open = true\n" + TENANTS
-    gateway = RunningGateway(home, folder, settings=settings).start()
+    gateway = RunningGateway(home, folder, settings=settings + TENANTS).start()
     try:
-        yield Place(gateway, folder)
+        yield Place(gateway, folder, image)
     finally:
         code = gateway.stop()
         end_all(home)
     assert code == 0, gateway.log[-4000:]
     assert "Traceback" not in gateway.log, gateway.log.partition("Traceback")[2][:8000]
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("kubeflow")
+    home = Home(state=folder / "home", config=folder / "home" / "config").make()
+    settings = f'[gateway]\nloopback_open = true\n[images]\npython = "{python_image.root()}"\n'
+    yield from begin(home, folder, "python", settings)
+
+
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    found = shared.engine("docker")
+    if isinstance(found, str):
+        pytest.skip(f"docker is not here: {found}")
+    status, answer = found.api("POST", f"{found.prefix}/images/load", body=python_image.archive().read_bytes())
+    assert status == 200, answer
+    home = Home(state=found.home, config=found.home / "config").make()
+    settings = f'backends = ["docker"]\n[docker]\nsocket = "{found.socket}"\n'
+    yield from begin(home, tmp_path_factory.mktemp("kubeflow-docker"), python_image.REFERENCE, settings)
+
+
+@pytest.fixture(params=["local", "docker"])
+def anywhere(request: pytest.FixtureRequest) -> Place:
+    """On every backend in turn."""
+    found: Place = request.getfixturevalue("place" if request.param == "local" else request.param)
+    return found
 
 
 @pytest.fixture(scope="session")

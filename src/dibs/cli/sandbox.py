@@ -241,9 +241,9 @@ def logs(sandbox: str, follow: bool, tail: int | None, since: str | None, timest
       dibs logs --tail 20 --timestamps lab
     """
     from dibs.backends.port import Output
-    from dibs.cli import log_lines
     from dibs.cli.terminal import write
     from dibs.remote.choose import open_service
+    from dibs.workloads import log_lines
 
     start = None if since is None else _moment(since)
     with open_service() as service:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dibs.train import policies
+from dibs.train import job_annotations, policies
 from dibs.train.facts import Facts
 from dibs.train.names import (
     ANCESTORS,
@@ -105,7 +105,7 @@ def check_job(job: Json, runtime: Json, facts: Facts, found: Refusals) -> None:
         remedy = "the policies are torch, jax, mpi, xgboost, or none of them"
         found.invalid("spec.runtimeRef.name", spec["runtimeRef"]["name"], "the flux policy is not supported", remedy)
     if not facts.claims_enabled:
-        for path in _claim_paths(spec):
+        for path in _claim_paths(job):
             found.forbidden(path, _GATE)
 
 
@@ -173,9 +173,12 @@ def _reserved(trainer: Json, runtime: Json, found: Refusals) -> None:
                 found.forbidden(f"spec.trainer.env[{index}]", f"{one['name']} is reserved for the XGBoost runtime")
 
 
-def _claim_paths(spec: Json) -> Iterator[str]:
+def _claim_paths(job: Json) -> Iterator[str]:
+    spec = job["spec"]
     if spec.get("trainer", {}).get("resourceClaimsPerNode"):
         yield "spec.trainer.resourceClaimsPerNode"
+    if job_annotations.CLAIMS in job["metadata"].get("annotations", {}):
+        yield f"metadata.annotations[{job_annotations.CLAIMS}]"
     for index, patch in enumerate(spec.get("runtimePatches", [])):
         change = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {})
         for number, one in enumerate(change.get("replicatedJobs", [])):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.train import admission, gang, jobset, patches, pods, policies
+from dibs.train import admission, gang, job_annotations, jobset, patches, pods, policies
 from dibs.train.env import set_env
 from dibs.train.facts import Facts
 from dibs.train.names import DATASET, LAUNCHER, MODEL, NODE, TRAINER, ancestor, container, pod_spec
@@ -54,6 +54,7 @@ def examined(job: Json, runtime: Json, facts: Facts, found: Refusals) -> Rendere
     """The same, with the problems added to `found`: for callers that have more to say."""
     warnings = list(admission.runtime_warnings(runtime, referenced=True))
     admission.check_job(job, runtime, facts, found)
+    job_annotations.check(job, found)
     spec = job["spec"]
     template = patches.applied(runtime["spec"].get("template", {}), spec.get("runtimePatches", []), warnings, found)
     made = jobset.new(job, template)
@@ -144,8 +145,9 @@ def _trainer(context: Context) -> None:
     """What the job says for its nodes: image, command, arguments; amounts and claims per node."""
     trainer_job, said = context.trainer_job, context.trainer
     node = container(trainer_job, NODE) if trainer_job else None
+    claims = job_annotations.claims(context.job, context.found)
     if trainer_job is None or node is None:
-        if said:
+        if said or claims:
             remedy = f'label a job template of the runtime with the step "{TRAINER}" and call its container "{NODE}"'
             text = "the runtime has no job with the step trainer, so nothing of spec.trainer could be applied"
             context.found.invalid("spec.trainer", said, text, remedy)
@@ -161,7 +163,7 @@ def _trainer(context: Context) -> None:
         target = container(replicated, NODE)
         if target is not None:
             _resources(target, said.get("resourcesPerNode", {}))
-            _claims(target, pod_spec(replicated), said.get("resourceClaimsPerNode", []))
+            _claims(target, pod_spec(replicated), claims)
 
 
 def _resources(target: Json, said: Json) -> None:

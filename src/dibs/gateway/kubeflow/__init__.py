@@ -4,7 +4,8 @@
     namespaces  tenants                              runtimes    TrainingRuntime, ClusterTrainingRuntime
     trainjobs   TrainJob                             pods, logs  its ranks, and what they print
     events      what happened                        configmaps  the version that the SDK looks for
-    watch       lists that go on                     tables, selectors, asking, status: how it is asked and answered
+    watch       lists that go on                     submission  what a job is made of
+    asking, selectors, listing, tables, views, changes, status: how it is asked and answered
 
 Nothing is decided here: `train` judges a job, `workloads` runs it.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 
 def route_handlers() -> list[Any]:
-    from dibs.gateway.kubeflow import configmaps, discovery, namespaces, runtimes
+    from dibs.gateway.kubeflow import configmaps, discovery, events, logs, namespaces, pods, runtimes, trainjobs
 
-    return [*discovery.HANDLERS, *namespaces.HANDLERS, *configmaps.HANDLERS, *runtimes.HANDLERS]
+    nouns = (discovery, namespaces, configmaps, runtimes, trainjobs, pods, logs, events)
+    return [handler for noun in nouns for handler in noun.HANDLERS]

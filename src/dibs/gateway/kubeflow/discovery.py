@@ -16,9 +16,12 @@ from dibs.gateway.kubeflow.namespaces import READ
 from dibs.gateway.kubeflow.resources import (
     CLUSTER_RUNTIMES,
     CONFIG_MAPS,
+    EVENTS,
     NAMESPACES,
+    PODS,
     ROOT,
     RUNTIMES,
+    TRAIN_JOBS,
     Resource,
 )
 from dibs.gateway.native.common import Ask
@@ -26,8 +29,9 @@ from dibs.train.objects import API_VERSION, GROUP
 
 Json = dict[str, Any]
 
-CORE = (CONFIG_MAPS, NAMESPACES)
-TRAINING = (CLUSTER_RUNTIMES, RUNTIMES)
+CORE = (CONFIG_MAPS, EVENTS, NAMESPACES, PODS)
+TRAINING = (CLUSTER_RUNTIMES, RUNTIMES, TRAIN_JOBS)
+_LOG: Json = {"name": "pods/log", "singularName": "", "namespaced": True, "kind": "Pod", "verbs": ["get"]}
 _VERSION = {"groupVersion": API_VERSION, "version": API_VERSION.partition("/")[2]}
 _GROUP: Json = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
 
@@ -70,7 +74,7 @@ async def group(request: Ask) -> Response[bytes]:
 @get(ROOT + "/api/v1")
 async def core(request: Ask) -> Response[bytes]:
     require(request, READ)
-    return reply(_list("v1", [_resource(one) for one in CORE]))
+    return reply(_list("v1", [*map(_resource, CORE), _LOG]))
 
 
 @get(f"{ROOT}/apis/{API_VERSION}")

@@ -69,9 +69,7 @@ def _created(value: Json) -> Any:
 
 
 def _state(value: Json) -> str:
-    """As Kubeflow Trainer prints it: the type of the last condition."""
-    found = value.get("status", {}).get("conditions", [])
-    return str(found[-1]["type"]) if found else ""
+    return str(value.get("status", {}).get("dibs", {}).get("state", ""))
 
 
 def _policy(value: Json) -> str:

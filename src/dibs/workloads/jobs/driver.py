@@ -32,6 +32,7 @@ from dibs.process import boottime, myself
 from dibs.sandbox import Sandbox, SandboxId
 from dibs.workloads.booking import Booking, Order, together
 from dibs.workloads.delivery import Delivery, Run, ledger_away
+from dibs.workloads.explain import meant_for
 from dibs.workloads.group_policy import POLICY
 from dibs.workloads.identity import Identity
 from dibs.workloads.jobs import ports, stages, volumes
@@ -203,7 +204,7 @@ class Driver:
         everyone = self._planned().ranks
         return [
             Order(
-                spec=rank.spec,
+                spec=meant_for(rank.spec, backend.name, self._w.registry),
                 backend=backend,
                 sandbox_id=SandboxId(new_id("sb")),
                 who=who,

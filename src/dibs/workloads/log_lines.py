@@ -1,6 +1,7 @@
 """Logs for a person: whole lines, the last few of them, from a time on, each with its time.
 
-`sandbox logs` uses it. Without any of these options the records go out as they are, byte for byte.
+`dibs logs` and the Kubeflow surface of the gateway use it. Without any of these options the records go out as they
+are, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,0 +1,43 @@
+"""What happened to training jobs and their ranks, as events of the core API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Response, get
+
+from dibs.gateway.auth import require
+from dibs.gateway.kubeflow import asking, selectors, views
+from dibs.gateway.kubeflow.collections import newest
+from dibs.gateway.kubeflow.namespaces import READ, tenant_in
+from dibs.gateway.kubeflow.resources import EVENTS
+from dibs.gateway.native.common import Ask, gateway_of
+from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.service import Workloads
+
+Json = dict[str, Any]
+
+
+@get([EVENTS.listed, EVENTS.everywhere])
+async def list_events(request: Ask) -> Response[Any]:
+    """Oldest first. Those of a job that was deleted are gone with it."""
+    who = require(request, READ)
+    asked = asking.query(request, asking.ListQuery)
+    selectors.check_list(asked, watchable=False)
+    tenant = tenant_in(request, who) if "namespace" in request.path_params else None
+
+    def read(workloads: Workloads) -> list[Json]:
+        found = []
+        for job in newest(workloads):
+            if tenant is None or job.tenant == tenant:
+                found += [views.event(job, one) for one in Jobs(workloads).events(job.id)]
+        return found
+
+    found = await gateway_of(request).pool.call_as(who, read)
+    found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
+    items = [one for one in found if selectors.matches(asked, one)]
+    version = items[-1]["metadata"]["resourceVersion"] if items else "1"
+    return asking.show_list(request, EVENTS, items, version)
+
+
+HANDLERS = (list_events,)

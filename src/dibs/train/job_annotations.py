@@ -1,0 +1,50 @@
+"""What annotations of a TrainJob say, because a client has no field for it: the Kubeflow SDK has none for claims.
+
+`rendering` adds the claims to those of `spec.trainer.resourceClaimsPerNode`; `train.dibs/backend` and `train.dibs/wait`
+are for whoever runs the job without a cluster. An annotation below `train.dibs/` that is not known is refused: a
+misspelt one would be a request that is dropped. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dibs.train.names import DOUBLE_ALLOCATION
+from dibs.train.refusals import Refusals
+
+Json = dict[str, Any]
+
+PREFIX: Final = "train.dibs/"
+CLAIMS: Final = "train.dibs/claims"  # "NAME=TEMPLATE,…": one claim per node each
+BACKEND: Final = "train.dibs/backend"
+WAIT: Final = "train.dibs/wait"
+KNOWN: Final = (CLAIMS, BACKEND, WAIT, DOUBLE_ALLOCATION)
+_ONE: Final = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)", re.ASCII)
+
+
+def check(job: Json, found: Refusals) -> None:
+    """Refuse what is not known below our prefix."""
+    for name, value in job["metadata"].get("annotations", {}).items():
+        if name.startswith(PREFIX) and name not in KNOWN:
+            remedy = f"the known ones are {', '.join(KNOWN)}"
+            found.invalid(f"metadata.annotations[{name}]", value, "no such annotation", remedy)
+
+
+def claims(job: Json, found: Refusals) -> list[Json]:
+    """Claims per node: those of the field, then those of the annotation. A name is said once."""
+    said: list[Json] = list(job["spec"].get("trainer", {}).get("resourceClaimsPerNode", []))
+    text = job["metadata"].get("annotations", {}).get(CLAIMS)
+    if text is None:
+        return said
+    path = f"metadata.annotations[{CLAIMS}]"
+    for part in (one.strip() for one in text.split(",")):
+        match = _ONE.fullmatch(part)
+        if match is None:
+            found.invalid(path, text, "must be NAME=TEMPLATE, with a comma between several", "as in gpu=two-h100")
+            return said
+        if any(one["name"] == match[1] for one in said):
+            found.invalid(path, text, f"the claim {match[1]} is said twice", "say it in one place")
+            continue
+        said.append({"name": match[1], "resourceClaimTemplateName": match[3]})
+    return said

@@ -80,7 +80,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
 
     spec: SandboxSpec = SandboxSpec()
     base_env: dict[str, str] = {}
-    afar: bool = False
+    remote: bool = msgspec.field(default=False, name="afar")  # came by a token: no folder of the host is shared
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ def test_sd_25_variables_of_two_specs_are_not_lost_to_the_last_one(bench: Bench,
 def test_a_wished_name_is_passed_as_it_is(bench: Bench, write_spec: WriteSpec) -> None:
     by_index, by_uuid = granted("0", node("nvidia0")), granted("GPU-1", node("nvidia0"))
     write_spec(bench.engine.etc_cdi, spec(by_index, by_uuid))
-    workload = bench.workload("sleep", "1000", wishes={"cdi_devices": ["nvidia.com/gpu=0"]})
+    workload = bench.workload("sleep", "1000", options={"cdi_devices": ["nvidia.com/gpu=0"]})
     _, realisation = bench.create(msgspec.structs.replace(workload, devices=(by_uuid,)))
     assert "nvidia.com/gpu=0" in str(realisation.native["create"])
     assert "nvidia.com/gpu=GPU-1" not in str(realisation.native["create"])
@@ -164,10 +164,10 @@ def test_a_wished_name_is_passed_as_it_is(bench: Bench, write_spec: WriteSpec) -
 def test_a_wished_name_of_another_device_is_refused(bench: Bench, write_spec: WriteSpec) -> None:
     zero, one = granted("0", node("nvidia0")), granted("1", node("nvidia1"))
     write_spec(bench.engine.etc_cdi, spec(zero, one))
-    workload = bench.workload("true", wishes={"cdi_devices": ["nvidia.com/gpu=1"]})
+    workload = bench.workload("true", options={"cdi_devices": ["nvidia.com/gpu=1"]})
     with pytest.raises(Unsupported, match="other nodes"):
         bench.create(msgspec.structs.replace(workload, devices=(zero,)))
-    workload = bench.workload("true", wishes={"cdi_devices": ["nvidia.com/gpu=9"]})
+    workload = bench.workload("true", options={"cdi_devices": ["nvidia.com/gpu=9"]})
     with pytest.raises(Unsupported) as caught:
         bench.create(msgspec.structs.replace(workload, devices=(zero,)))
     assert caught.value.code == "CDI_NAME_UNKNOWN"

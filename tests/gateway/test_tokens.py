@@ -65,9 +65,9 @@ def test_another_user_on_the_socket_gets_the_hosts_folders_only_from_a_host_serv
     auth = Auth(pool, GatewaySettings(), host_service=host_service)
     stranger = auth.of_peer(Peer(1, 54321, 54321))
     assert (stranger.uid, stranger.name, stranger.owns_all) == (54321, "54321", False)
-    assert stranger.afar is not host_service
+    assert stranger.remote is not host_service
     assert "admin" not in stranger.scopes
-    assert auth.of_peer(Peer(1, os.getuid(), 0)).afar is False
+    assert auth.of_peer(Peer(1, os.getuid(), 0)).remote is False
     pool.close()
 
 

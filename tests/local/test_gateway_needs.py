@@ -238,7 +238,7 @@ def test_shared_memory_has_the_size_that_was_asked_for(bench: Bench) -> None:
 
 def test_what_only_an_engine_can_do_is_refused_all_at_once(bench: Bench) -> None:
     with pytest.raises(Unsupported) as caught:
-        bench.create("true", entrypoint=("tini",), platform="linux/s390x", wishes={"runtime": "runsc"})
+        bench.create("true", entrypoint=("tini",), platform="linux/s390x", options={"runtime": "runsc"})
     assert sorted(problem.field for problem in caught.value.problems) == ["entrypoint", "local.runtime", "platform"]
     with pytest.raises(InvalidRequest, match="shm_size"):
         bench.create("true", shm_bytes=0)

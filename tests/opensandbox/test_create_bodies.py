@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dibs.errors import DibsError, InvalidRequest, NotFound, Problem
 from dibs.gateway.opensandbox.requests import EXTENSIONS, FIELDS, RESOURCES, Rules, Wanted, read_create
-from dibs.request.model import GpuWish
+from dibs.request.model import GpuSelector
 
 PLAIN: dict[str, Any] = {
     "image": {"uri": "host"},
@@ -58,7 +58,7 @@ def test_gpu_is_taken_in_every_short_form(text: str) -> None:
 def test_vendor_keys_are_gpus_of_that_vendor() -> None:
     for vendor in ("nvidia", "amd", "intel"):
         gpus = read(resourceLimits={f"{vendor}.com/gpu": "2"}).spec.resources.gpus
-        assert gpus == (GpuWish(count=2, vendor=vendor),)
+        assert gpus == (GpuSelector(count=2, vendor=vendor),)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0.5", "half", "", "1.5"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dibs.plan.delivery import BACKENDS, TABLE
-from dibs.request.model import GpuWish, Request
+from dibs.request.model import GpuSelector, Request
 from dibs.request.spec import SandboxSpec
 from dibs.workloads.registry import NAMES
 
@@ -16,7 +16,7 @@ def fields_of_a_request() -> set[str]:
     # `parts` is no field that can be asked for: the sum of what the members of a group ask for.
     request = {field.name for field in msgspec.structs.fields(Request)} - {"gpus", "parts"}
     request = {name.removesuffix("_millis").removesuffix("_bytes") for name in request}
-    wish = {f"gpu.{field.name}" for field in msgspec.structs.fields(GpuWish)}
+    wish = {f"gpu.{field.name}" for field in msgspec.structs.fields(GpuSelector)}
     return spec | request | wish | {"gpu.all"}
 
 

@@ -91,7 +91,7 @@ def test_a_request_arrives_as_it_was_meant(mapping: dict[str, Any]) -> None:
 
 def test_every_field_of_a_request_goes_over_the_wire() -> None:
     fields = {field.name for field in msgspec.structs.fields(SandboxSpec)}
-    tried = {"resources", "ttl_seconds", "wait_seconds", "grace_seconds", "shm_bytes", "root", "image", "wishes"}
+    tried = {"resources", "ttl_seconds", "wait_seconds", "grace_seconds", "shm_bytes", "root", "image", "options"}
     tried |= {"publish"}
     assert fields - tried <= set(FIELDS), "a new field: send it in `mapping_of`, and try it here"
     published = {"publish": ["8080:80", "127.0.0.2:9090:90"], "network": "private"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dibs.errors import InvalidRequest
 from dibs.quantity import Quantity
-from dibs.request import ALL, GpuWish, Request, parse_request
+from dibs.request import ALL, GpuSelector, Request, parse_request
 from dibs.request.gpu import model_pattern
 
 
@@ -193,7 +193,7 @@ def test_any_garbage_is_a_wish_or_a_refusal_but_never_a_crash(value: Any) -> Non
 @given(
     st.builds(
         Request,
-        gpus=st.lists(st.builds(GpuWish, st.integers(1, 64)), max_size=3).map(tuple),
+        gpus=st.lists(st.builds(GpuSelector, st.integers(1, 64)), max_size=3).map(tuple),
         cpu_millis=st.none() | st.integers(1, 10**6),
         memory_bytes=st.none() | st.integers(1 << 20, 1 << 45),
         pids=st.none() | st.integers(1, 1 << 20),

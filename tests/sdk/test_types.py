@@ -50,7 +50,7 @@ BAD = [
 
 
 def test_the_typed_arguments_are_the_fields_of_a_request() -> None:
-    known = {*resources.KNOWN, *spec._FIELDS, *spec.WISHING}
+    known = {*resources.KNOWN, *spec._FIELDS, *spec.WITH_OPTIONS}
     assert set(SandboxFields.__annotations__) | set(RequestFields.__annotations__) == known
 
 

@@ -27,7 +27,7 @@ from dibs.workloads.service import Workloads
 
 
 def tenant(service: Workloads, name: str) -> Workloads:
-    return service.seen_by(Identity(name=f"{name}-user", uid=os.getuid(), tenant=name, afar=True))
+    return service.seen_by(Identity(name=f"{name}-user", uid=os.getuid(), tenant=name, remote=True))
 
 
 @pytest.fixture(autouse=True)
@@ -343,7 +343,7 @@ DYING_GATEWAY = """
     from dibs.workloads.service import Workloads
 
     with Workloads(find_home()) as service:
-        acme = service.seen_by(Identity(name="a", uid=os.getuid(), tenant="acme", afar=True))
+        acme = service.seen_by(Identity(name="a", uid=os.getuid(), tenant="acme", remote=True))
         for asked in ({"gpu": 8, "ttl": "2s", "env": {"A": "1"}}, {"gpu": 1, "wait": "1h"}):
             spec = parse_spec({"command": ["sleep", "60"], **asked})
             print(admit_all([Asking(workloads=acme, spec=spec)])[0].row.id)

@@ -102,11 +102,11 @@ def test_a_queued_one_whose_image_is_no_good_any_more_holds_up_nobody_behind_it(
     first, second = (admit(service, parse_spec({"gpu": 1, "wait": "1h", "command": ["true"]})).row for _ in range(2))
     refused = iter([InvalidRequest(WORDS, code="IMAGE_INVALID")])
 
-    def acquaint(*_: object) -> None:
+    def inspect_image(*_: object) -> None:
         for error in refused:
             raise error
 
-    monkeypatch.setattr(LocalBackend, "acquaint", acquaint)
+    monkeypatch.setattr(LocalBackend, "inspect_image", inspect_image)
     service.remove(holder.id, 0.0)
     hands = Dispatcher(lambda: Workloads(service.home))
     hands._serve_queue(service)

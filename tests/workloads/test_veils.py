@@ -15,7 +15,7 @@ def test_a_tenant_learns_that_a_card_is_used_outside_and_not_by_whom(service: Wo
     use = ExternalUse(4711, "alice", "container secret-project")
     used = tuple(msgspec.structs.replace(device, used_by=(use,)) for device in seen.devices)
     inventory = msgspec.structs.replace(seen, devices=used)
-    tenant = Identity(name="blue", uid=0, tenant="blue", afar=True)
+    tenant = Identity(name="blue", uid=0, tenant="blue", remote=True)
     world = world_of(service.home, service.ledger, inventory, tenant, ahead=None)
     told = msgspec.json.encode(world.inventory.devices).decode() + "".join(
         str(one) for device in world.inventory.devices for one in device.used_by

@@ -3,7 +3,7 @@
 `workloads` calls it; each backend implements it; `tests/conformance` runs one suite against all of them.
 
 Terms
-    workload      what shall run: a command, its environment, its devices, its limits. Final: nothing in it is a wish.
+    workload      what shall run: a command, its environment, its devices, its limits. Nothing is left to choose.
     realisation   the native form of a workload for one backend, made by `render` without touching anything.
     handle        what names a created workload on its backend, now and after a restart of dibs. Stored in the ledger.
     expectation   what must be seen in the workload; `observation` is what was seen, from outside.
@@ -142,8 +142,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     platform: str = ""  # as in linux/amd64; empty: the host's
     labels: dict[str, str] = {}
-    wishes: dict[str, Any] = {}  # those for this backend alone, already checked
-    private: bool = False  # asked for from afar: no folder of the host is shared, not even the working directory
+    options: dict[str, Any] = {}  # for this backend alone, already checked
+    private: bool = (
+        False  # asked for by a remote caller: no folder of the host is shared, not even the working directory
+    )
     owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: whoever makes it
     delegated: Request | None = None  # what a scheduler has to find; None: its devices are booked, and are in `devices`
 
@@ -348,7 +350,7 @@ class Backend(Protocol):
         """Whether a workload can have this network here."""
         ...
 
-    def acquaint(self, image: str) -> None:
+    def inspect_image(self, image: str) -> None:
         """Find out what `render` has to know of an image. That may take time; `render` is called while everybody else
         waits for the ledger. Raises BackendUnavailable."""
         ...

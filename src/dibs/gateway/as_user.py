@@ -113,7 +113,7 @@ class HostBackend:
     # --- who it is about
 
     def _owner(self, workload: Workload) -> int:
-        """Who it runs as. Whoever comes from afar has no account here, and must not get root's by accident."""
+        """Who it runs as. A remote caller has no account here, and must not get root's by accident."""
         if workload.private or workload.owner != self._uid or self._uid < 0:
             raise InvalidRequest(
                 "whoever asks is no user of this host, so there is nobody to run it as",
@@ -148,8 +148,8 @@ class HostBackend:
     def available(self) -> Capability:
         return self._inner.available() if self._uid == 0 else self._of_user("available")
 
-    def acquaint(self, image: str) -> None:
-        self._inner.acquaint(image)
+    def inspect_image(self, image: str) -> None:
+        self._inner.inspect_image(image)
 
     def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
         return self._inner.can_limit(limit) if self._uid == 0 else self._of_user("can_limit", text=limit)

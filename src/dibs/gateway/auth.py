@@ -118,13 +118,19 @@ class Auth:
         """A caller on this host is who the kernel says. The gateway's own user and root may do everything.
 
         Only a host service runs sandboxes as other users. Elsewhere they would run as the gateway's user, so whoever
-        else may connect is treated as one who comes from afar: no folder of the host is shared.
+        else may connect is treated as remote: no folder of the host is shared.
         """
         mine = peer.uid in (0, self._me.uid)
-        afar = not mine and not self._host_service
+        remote = not mine and not self._host_service
         scopes = frozenset(SCOPES) if mine else frozenset({"sandboxes:read", "sandboxes:write"})
         return Identity(
-            name=name_of(peer.uid), uid=peer.uid, scopes=scopes, sees_all=True, owns_all=mine, gateway=True, afar=afar
+            name=name_of(peer.uid),
+            uid=peer.uid,
+            scopes=scopes,
+            sees_all=True,
+            owns_all=mine,
+            gateway=True,
+            remote=remote,
         )
 
     async def _by_token(self, token: str) -> Identity:
@@ -189,7 +195,7 @@ class Auth:
             sees_all=admin,
             owns_all=admin,
             gateway=True,
-            afar=True,
+            remote=True,
             token=row.id,
         )
 
@@ -230,7 +236,7 @@ class Auth:
             scopes=frozenset({"sandboxes:read", "sandboxes:write"}),
             owns_all=True,
             gateway=True,
-            afar=True,
+            remote=True,
         )
 
 
@@ -238,7 +244,7 @@ def require(connection: ASGIConnection[Any, Any, Any, Any], scope: str) -> Ident
     """The caller, if it has the scope; else Refused (403)."""
     identity: Identity = connection.scope["state"]["identity"]
     if scope not in identity.scopes and "admin" not in identity.scopes:
-        if not identity.token and not identity.afar:
+        if not identity.token and not identity.remote:
             raise Refused(
                 403, code="ADMINISTRATOR_NEEDED", reason=f"only an administrator may do this (scope {scope})",
                 field="user", value=identity.name, remedy="run it as root: sudo dibs …",

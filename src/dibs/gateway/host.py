@@ -187,7 +187,7 @@ def serving(flags: dict[str, Any], config: str | None) -> Home:
         raise InvalidRequest(
             "the host service knows its callers by their users, so it listens on its socket alone",
             field="listen", value=", ".join(flags["listen"]), code="HOST_SERVICE_SOCKET_ONLY",
-            remedy="run another gateway for callers from afar: dibs serve --listen …",
+            remedy="run another gateway for remote callers: dibs serve --listen …",
         )  # fmt: skip
     home = machine.home
     said = load_settings(home, path=config).gateway

@@ -17,7 +17,7 @@ from dibs.errors import InvalidRequest, Problem
 from dibs.kube.inventory import ClusterInventory
 from dibs.quantity import Quantity
 from dibs.request.claim import CLASS_ANY, CLASS_OF, CLASS_OR_PART, claim_of
-from dibs.request.model import ALL, GpuWish, Request
+from dibs.request.model import ALL, GpuSelector, Request
 from dibs.request.spec import SandboxSpec
 
 CONTAINER = "main"
@@ -95,10 +95,10 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def read_options(wishes: Mapping[str, Any]) -> PodOptions:
+def read_options(options: Mapping[str, Any]) -> PodOptions:
     """The options of a request, strictly."""
     try:
-        return msgspec.convert(dict(wishes), PodOptions)
+        return msgspec.convert(dict(options), PodOptions)
     except msgspec.ValidationError as error:
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(PodOptions))
         raise InvalidRequest(
@@ -219,7 +219,7 @@ def _as_extended(request: Request, offers: Offers) -> tuple[dict[str, str], str]
     return {name: str(count) for name, count in counts.items()}, ""
 
 
-def _names_of(wish: GpuWish) -> tuple[str, ...]:
+def _names_of(wish: GpuSelector) -> tuple[str, ...]:
     if wish.profile:
         return (f"nvidia.com/mig-{wish.profile}",)
     if wish.vendor is not None:

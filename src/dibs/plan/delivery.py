@@ -102,7 +102,7 @@ TABLE: dict[str, dict[str, Cell]] = {
     "backend": _alike(_yes("this one"), _yes("this one; never taken by auto")),
     "env": _row(_yes("read back from the sandbox's first process"), _yes(_SEEN), _yes(_SEEN), _MEMORY_ONLY),
     "workdir": _row(
-        _yes("bound writable; must exist. From afar it is a folder of the sandbox's own layer"),
+        _yes("bound writable; must exist. For a remote caller it is a folder of the sandbox's own layer"),
         _yes("a folder in the container, made if it is not there; the image's own if it is left out"),
         _yes("a folder in the container, made if it is not there; the image's own if it is left out"),
         _MEMORY_ONLY,
@@ -149,11 +149,11 @@ TABLE: dict[str, dict[str, Cell]] = {
         _yes("the image must be of it, and the engine able to run it"),
         _NOTHING_RUNS,
     ),
-    "wishes": _row(
-        _no("this backend has no wishes of its own"),
+    "options": _row(
+        _no("this backend has no options of its own"),
         _yes("docker.cdi_devices: exact CDI devices, as many as were asked for"),
         _yes("podman.cdi_devices: exact CDI devices, as many as were asked for"),
-        _no("this backend has no wishes of its own"),
+        _no("this backend has no options of its own"),
     ),
     "network": _row(
         _yes("host; none: its own loopback only; private: its own, connected by pasta or slirp4netns, read back"),

@@ -14,7 +14,7 @@ from functools import lru_cache
 from dibs.devices.model import Device
 from dibs.quantity import human_bytes
 from dibs.request.gpu import model_pattern
-from dibs.request.model import GpuWish
+from dibs.request.model import GpuSelector
 
 GPU_TYPES = frozenset({"gpu", "mig", "all"})
 
@@ -28,7 +28,7 @@ def is_gpu(device: Device) -> bool:
     return device.attributes.get("type", "gpu") in GPU_TYPES
 
 
-def misfit(wish: GpuWish, device: Device) -> tuple[str, float]:
+def misfit(wish: GpuSelector, device: Device) -> tuple[str, float]:
     """Why a device does not fit, and how far it is from fitting (below 1: only its memory). ("", 0) if it fits."""
     if not is_gpu(device):
         return f"not a GPU but {device.attributes['type']}", 9.0

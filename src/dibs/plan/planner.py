@@ -32,7 +32,7 @@ from dibs.ledger.rows import Holder, Share, Taint, unit_key
 from dibs.plan.explanation import Fate, Verdict, WishExplanation
 from dibs.plan.matching import assign, is_gpu, misfit
 from dibs.request.durations import show_duration
-from dibs.request.model import ALL, GpuWish, Request
+from dibs.request.model import ALL, GpuSelector, Request
 
 _SOLD_AS = 0.05  # how much smaller than its nominal size, in binary units, a card's memory is at most
 _EXACT_SIZE = re.compile(r"([0-9.]+[MGT])i")
@@ -171,7 +171,7 @@ def _decide(request: Request, world: World, blocked: Mapping[str, str]) -> Devic
     return DevicePlan(tuple(devices), _explain(readings, devices))
 
 
-def _read_wish(wish: GpuWish, request: Request, world: World, blocked: Mapping[str, str]) -> _Reading:
+def _read_wish(wish: GpuSelector, request: Request, world: World, blocked: Mapping[str, str]) -> _Reading:
     reading = _Reading(str(wish), None if wish.count == ALL else int(wish.count), [], [])
     cut = cut_cards(world.holders)
     for device in world.inventory.devices:

@@ -49,7 +49,7 @@ def mapping_of(spec: SandboxSpec, *, here: bool) -> dict[str, Any]:
         mapping["grace"] = spec.grace_seconds
     if spec.shm_bytes is not None:
         mapping["shm"] = spec.shm_bytes
-    mapping |= spec.wishes
+    mapping |= spec.options
     if here and not spec.workdir and spec.root == "host" and not spec.image:
         mapping["workdir"] = os.getcwd()
     return mapping

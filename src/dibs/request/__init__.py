@@ -4,8 +4,8 @@ Lenient in, canonical out. `parse_request` takes a mapping (from YAML, JSON, the
 `Request`, or raises InvalidRequest with all problems at once. Pure: no device is looked at here.
 """
 
-from dibs.request.model import ALL, GpuWish, MemoryRange, Request
+from dibs.request.model import ALL, GpuSelector, MemoryRange, Request
 from dibs.request.parse import parse_request
 from dibs.request.spec import SandboxSpec, parse_spec
 
-__all__ = ["ALL", "GpuWish", "MemoryRange", "Request", "SandboxSpec", "parse_request", "parse_spec"]
+__all__ = ["ALL", "GpuSelector", "MemoryRange", "Request", "SandboxSpec", "parse_request", "parse_spec"]

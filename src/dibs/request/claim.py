@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dibs.request.gpu import model_pattern, quantity_text
-from dibs.request.model import ALL, GpuWish, Request
+from dibs.request.model import ALL, GpuSelector, Request
 
 API_VERSION = "resource.k8s.io/v1"
 CLASS_ANY = "gpu"
@@ -34,7 +34,7 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
     }
 
 
-def _wish(wish: GpuWish, index: int, where: tuple[str, ...]) -> dict[str, Any]:
+def _wish(wish: GpuSelector, index: int, where: tuple[str, ...]) -> dict[str, Any]:
     exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(wish.vendor or "", CLASS_ANY)}
     expressions = []
     if wish.profile or (wish.memory and wish.memory.high is not None):

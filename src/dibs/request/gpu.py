@@ -1,7 +1,7 @@
 """The short form of a GPU request: `2`, `H100:2`, `nvidia:H100,A100:80GB..:2`, `all`.
 
-`parse_gpu` reads one; `str(GpuWish)` prints it back in a form that parses to the same. The parts are told apart by what
-they look like, each may come once: vendor : models : memory : count. Problems are collected into a list by the caller.
+`parse_gpu` reads one; `str(GpuSelector)` prints it back in a form that parses to the same. The parts are told apart by
+what they look like, each may come once: vendor : models : memory : count. The caller collects the problems.
 
 Memory is written two ways. `80Gi` is exact, in Kubernetes' units. `80GB` is the size on the box: an H100 "80GB" shows
 79.65Gi, an A100 "80GB" 80Gi, a T4 "16GB" with ECC a little under 16·10⁹ bytes. So `80GB` takes what is sold as 80 GB:
@@ -16,7 +16,7 @@ from typing import Any
 
 from dibs.errors import Problem, as_written, quoted
 from dibs.quantity import NANO, Quantity
-from dibs.request.model import ALL, GpuWish, MemoryRange
+from dibs.request.model import ALL, GpuSelector, MemoryRange
 
 VENDORS = ("nvidia", "amd", "intel")
 MOST_GPUS = 999  # more than any host has; four digits are a model, such as 4090
@@ -41,10 +41,10 @@ _LEAVE_OUT = "leave it out to get no GPU"
 _EXAMPLES = "write --gpu 2, --gpu H100:2 or --gpu nvidia:H100,A100:80GB..:2"
 
 
-def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuWish | None:
+def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuSelector | None:
     """One wish from text, a number, a mapping, or True (one GPU). None if it is wrong; `problems` then says why."""
     if value is True:
-        return GpuWish()
+        return GpuSelector()
     if value is None or value is False:
         text = "null" if value is None else "false"
         problems.append(Problem("GPU_INVALID", field, text, "this is not a number of GPUs", _LEAVE_OUT))
@@ -59,11 +59,11 @@ def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuWish | None
     return None
 
 
-def _from_number(value: float, field: str, problems: list[Problem]) -> GpuWish | None:
+def _from_number(value: float, field: str, problems: list[Problem]) -> GpuSelector | None:
     if float(value).is_integer():
         value = int(value)
     count = _count(str(value), field, problems)
-    return None if count is None else GpuWish(count=count)
+    return None if count is None else GpuSelector(count=count)
 
 
 def _count(text: str, field: str, problems: list[Problem]) -> int | None:
@@ -85,7 +85,7 @@ def _count(text: str, field: str, problems: list[Problem]) -> int | None:
     return int(text)
 
 
-def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None:
+def _from_text(text: str, field: str, problems: list[Problem]) -> GpuSelector | None:
     before = len(problems)
     if not text.strip():
         problems.append(Problem("GPU_INVALID", field, text, "the request is empty", _EXAMPLES))
@@ -128,7 +128,7 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuWish | None
             once("models", _models(part.split(","), field, problems), part)
     if len(problems) > before:
         return None
-    return GpuWish(
+    return GpuSelector(
         count=found.get("count", 1),
         vendor=found.get("vendor"),
         models=found.get("models", ()),
@@ -204,7 +204,7 @@ def _spell(text: str | None) -> str:
 _KEYS = ("vendor", "model", "profile", "memory", "count")
 
 
-def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) -> GpuWish | None:
+def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) -> GpuSelector | None:
     before = len(problems)
     for key in value:
         if key not in _KEYS:
@@ -242,7 +242,7 @@ def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) ->
         count = wish.count if wish else None
     if len(problems) > before:
         return None
-    return GpuWish(
+    return GpuSelector(
         count=ALL if count == ALL else int(count or 1),
         vendor=vendor.lower() if vendor else None,
         models=models,

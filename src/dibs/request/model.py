@@ -23,7 +23,7 @@ class MemoryRange(msgspec.Struct, frozen=True):
     high: int | None = None
 
 
-class GpuWish(msgspec.Struct, frozen=True):
+class GpuSelector(msgspec.Struct, frozen=True):
     """A number of GPUs of one description. Nothing but a count: any whole GPU."""
 
     count: int | Literal["all"] = 1
@@ -41,7 +41,7 @@ class GpuWish(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The resources of one sandbox."""
 
-    gpus: tuple[GpuWish, ...] = ()
+    gpus: tuple[GpuSelector, ...] = ()
     devices: tuple[str, ...] = ()  # exact devices, by CDI name, UUID or id
     where: tuple[str, ...] = ()  # CEL over the devices that the wishes take
     claim: dict[str, Any] | None = None  # the spec of a ResourceClaim, instead of wishes

@@ -13,7 +13,7 @@ from typing import Any
 from dibs.errors import InvalidRequest, Problem, as_written, quoted
 from dibs.quantity import NANO, Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
-from dibs.request.model import ALL, GpuWish, Request
+from dibs.request.model import ALL, GpuSelector, Request
 from dibs.request.spelling import Exact, translate
 
 KNOWN = ("gpu", "device", "where", "claim", "cpu", "memory", "pids", "allow_busy")
@@ -37,7 +37,7 @@ def parse_request(mapping: Mapping[str, Any], *, prefix: str = "") -> Request:
 
 def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, prefix: str = "") -> Request:
     """As `parse_request`, but the problems go into the caller's list."""
-    wishes: list[tuple[str, str, GpuWish]] = []
+    wishes: list[tuple[str, str, GpuSelector]] = []
     exact: list[str] = []  # devices that a spelling of `gpu` names
     values: dict[str, Any] = {}
     seen: dict[str, str] = {}
@@ -112,18 +112,18 @@ def _unknown(field: str, key: str, value: Any) -> Problem:
     return Problem("UNKNOWN_FIELD", field, as_written(value), "there is no such field", known)
 
 
-def _vendor_wish(value: Any, vendor: str, field: str, problems: list[Problem]) -> GpuWish | None:
+def _vendor_wish(value: Any, vendor: str, field: str, problems: list[Problem]) -> GpuSelector | None:
     wish = parse_gpu(value, field, problems)
     if wish is None:
         return None
-    if wish != GpuWish(count=wish.count):
+    if wish != GpuSelector(count=wish.count):
         remedy = f"write gpu: {vendor}:{wish}"
         problems.append(Problem("GPU_COUNT_INVALID", field, as_written(value), "only a count can stand here", remedy))
         return None
-    return GpuWish(count=wish.count, vendor=vendor)
+    return GpuSelector(count=wish.count, vendor=vendor)
 
 
-def _one_spelling(wishes: list[tuple[str, str, GpuWish]], problems: list[Problem]) -> None:
+def _one_spelling(wishes: list[tuple[str, str, GpuSelector]], problems: list[Problem]) -> None:
     """`gpu: 1` beside `nvidia.com/gpu: 4`: two answers to one question. Neither may overwrite the other."""
     keys = {key for key, _, _ in wishes}
     if "gpu" in keys and len(keys) > 1:
@@ -133,12 +133,12 @@ def _one_spelling(wishes: list[tuple[str, str, GpuWish]], problems: list[Problem
 
 
 def _agree(
-    gpus: tuple[GpuWish, ...], devices: tuple[str, ...], prefix: str, problems: list[Problem]
-) -> tuple[GpuWish, ...]:
+    gpus: tuple[GpuSelector, ...], devices: tuple[str, ...], prefix: str, problems: list[Problem]
+) -> tuple[GpuSelector, ...]:
     """Exact devices beside a plain count: the numbers must agree, and the devices then say it all."""
     if not gpus or not devices:
         return gpus
-    plain = all(wish == GpuWish(count=wish.count) and wish.count != ALL for wish in gpus)
+    plain = all(wish == GpuSelector(count=wish.count) and wish.count != ALL for wish in gpus)
     if plain and sum(int(wish.count) for wish in gpus) == len(devices):
         return ()
     said = f"{' + '.join(map(str, gpus))} and {len(devices)} exact device{'s' if len(devices) > 1 else ''}"

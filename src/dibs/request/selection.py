@@ -11,7 +11,7 @@ from dibs.cel.dra import compile_selector
 from dibs.cel.errors import CelError
 from dibs.claims import ResourceClaim, ResourceClaimTemplate, from_builtins, to_builtins, validate
 from dibs.errors import InvalidRequest, Problem, as_written
-from dibs.request.model import GpuWish
+from dibs.request.model import GpuSelector
 
 _EXAMPLE = "write CEL over `device`, as in device.capacity[device.driver].memory.compareTo(quantity('40Gi')) >= 0"
 
@@ -85,13 +85,13 @@ def _undeliverable(claim: ResourceClaim, field: str) -> list[Problem]:
 
 
 def combine(
-    gpus: tuple[GpuWish, ...],
+    gpus: tuple[GpuSelector, ...],
     devices: tuple[str, ...],
     where: tuple[str, ...],
     has_claim: bool,
     prefix: str,
     problems: list[Problem],
-) -> tuple[GpuWish, ...]:
+) -> tuple[GpuSelector, ...]:
     """`where` alone means one GPU; a claim says everything itself."""
     if has_claim and (gpus or devices or where):
         said = " and ".join(name for name, given in (("gpu", gpus), ("device", devices), ("where", where)) if given)
@@ -101,5 +101,5 @@ def combine(
         remedy = "name the devices, or describe them"
         problems.append(Problem("CONFLICT", f"{prefix}where", ", ".join(devices), "device is exact already", remedy))
     elif where and not gpus:
-        return (GpuWish(),)
+        return (GpuSelector(),)
     return gpus

@@ -88,14 +88,15 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     shm_bytes: int | None = None
     read_only: bool = False
     platform: str = ""
-    wishes: dict[str, dict[str, Any]] = {}  # by backend: what only that one understands
+    # By backend, what only that one understands. Ledgers and the native API have it as `wishes`.
+    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict, name="wishes")
 
 
 _FIELDS = (
     "command", "name", "backend", "env", "workdir", "root", "network", "publish", "mounts", "ttl", "wait", "grace",
     "tty", "interactive", "labels", "image", "entrypoint", "user", "shm", "read_only", "platform",
 )  # fmt: skip
-WISHING = ("docker", "podman")  # the backends that have wishes of their own
+WITH_OPTIONS = ("docker", "podman")  # the backends that have options of their own
 
 
 def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
@@ -103,7 +104,7 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
     problems: list[Problem] = []
     resources: dict[str, Any] = {}
     rest: dict[str, Any] = {}
-    wishes: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for raw, value in mapping.items():
         key = str(raw)
         if key in RESOURCES or key in ALIASES or VENDOR_KEY.fullmatch(key):
@@ -115,12 +116,12 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
                     remedy = "say it once"
                     problems.append(Problem("CONFLICT", f"resources.{name}", said, f"{name} is given twice", remedy))
                 resources[str(name)] = inner
-        elif key in WISHING:
-            wishes[key] = value
+        elif key in WITH_OPTIONS:
+            options[key] = value
         elif key in _FIELDS:
             rest[key] = value
         else:
-            known = ", ".join((*RESOURCES, *_FIELDS, *WISHING))
+            known = ", ".join((*RESOURCES, *_FIELDS, *WITH_OPTIONS))
             problems.append(
                 Problem(
                     "UNKNOWN_FIELD", key, as_written(value), "there is no such field", f"the known ones are {known}"
@@ -151,13 +152,13 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         shm_bytes=reader.bytes("shm"),
         read_only=reader.flag("read_only"),
         platform=reader.pattern("platform", "", _PLATFORM, "write it as linux/amd64"),
-        wishes=wishes,
+        options=options,
     )
-    if wishes:
-        from dibs.request.wishes import check_wishes
+    if options:
+        from dibs.request.options import check_options
 
-        for name in wishes:
-            problems += check_wishes(name, wishes, request)
+        for name in options:
+            problems += check_options(name, options, request)
     if spec.publish and spec.network in ("host", "none"):
         reason = "only a private network has ports to publish: a server on the host's network is on its ports already"
         said = f"{spec.network} and {', '.join(map(str, spec.publish))}"

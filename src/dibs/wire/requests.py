@@ -63,8 +63,8 @@ _FIELDS: dict[str, Any] = {
     "shm": _AMOUNT,
     "read_only": _FLAG,
     "platform": {"type": "string", "description": "as in linux/amd64"},
-    "docker": {"type": "object", "description": "wishes for Docker alone"},
-    "podman": {"type": "object", "description": "wishes for Podman alone"},
+    "docker": {"type": "object", "description": "options for Docker alone"},
+    "podman": {"type": "object", "description": "options for Podman alone"},
 }
 REQUEST_SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -233,7 +233,7 @@ def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
         reason = f"this gateway lets a sandbox live for {show_duration(longest)} at most"
         problems.append(Problem("TTL_TOO_LONG", "ttl", said, reason, f"say ttl {show_duration(longest)} or less"))
     problems += networks.not_given(spec, settings.gateway)
-    if workloads.identity.afar:
+    if workloads.identity.remote:
         if spec.root != "host":
             remedy = f"name an image; there are {', '.join(workloads.registry.images)}"
             reason = "it is a path of the gateway's host"

@@ -30,7 +30,7 @@ from dibs.ledger.store import Ledger
 from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
 from dibs.plan.quick import Free
 from dibs.process import myself
-from dibs.request.model import GpuWish, Request
+from dibs.request.model import GpuSelector, Request
 from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Parts, Pending, Sandbox, SandboxId, SandboxState
 from dibs.settings import Quota
@@ -99,7 +99,7 @@ class Booking:
 
     def check(self, order: Order) -> None:
         """What has to be found out of the image, and whether it may be used. Asks the engine: not in a transaction."""
-        order.backend.acquaint(order.spec.image)
+        order.backend.inspect_image(order.spec.image)
         check_image(self._ledger, order.backend, order.who, order.spec.image)
 
     def book(
@@ -247,14 +247,14 @@ class Booking:
     def _prepare(self, order: Order, plan: DevicePlan, inventory: Inventory) -> Prepared:
         return prepare(
             order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
-            private=order.who.afar, owner=order.who.uid, tenant=order.who.tenant,
+            private=order.who.remote, owner=order.who.uid, tenant=order.who.tenant,
             gateway=bool(order.origin) or order.who.gateway, group_env=order.group_env,
         )  # fmt: skip
 
     def _add(self, order: Order, *, state: SandboxState, simulated: bool = False) -> Sandbox:
         pending = None
         if order.origin:
-            pending = Pending(order.spec, dict(order.base_env), order.who.afar)
+            pending = Pending(order.spec, dict(order.base_env), order.who.remote)
         row = Sandbox(
             id=order.sandbox_id,
             name=order.spec.name or order.sandbox_id,
@@ -306,7 +306,7 @@ def together(requests: Sequence[Request]) -> Request:
     }
     if any(request.needs_allocator or request.devices for request in wanting):
         return Request(parts=tuple(_devices_only(request) for request in wanting), **amounts)
-    counts: dict[GpuWish, int] = {}
+    counts: dict[GpuSelector, int] = {}
     for request in wanting:
         for wish in request.gpus:
             kind = msgspec.structs.replace(wish, count=0)

@@ -299,7 +299,7 @@ class Dispatcher:
                 continue
             order = _order(workloads, row)
             try:
-                order.backend.acquaint(order.spec.image)
+                order.backend.inspect_image(order.spec.image)
                 work, late = self._serve(workloads, booking, order, inventory, ticket)
             except BackendUnavailable as error:
                 if ledger_away(error):
@@ -450,7 +450,7 @@ def _order(workloads: Workloads, row: Sandbox) -> Order:
         spec=pending.spec,
         backend=workloads.backend_of(row),
         sandbox_id=SandboxId(row.id),
-        who=Identity(name=row.username, uid=row.uid, tenant=row.tenant, afar=pending.afar),
+        who=Identity(name=row.username, uid=row.uid, tenant=row.tenant, remote=pending.remote),
         base_env=pending.base_env,
         origin=GATEWAY,
         annotations=annotations,

@@ -31,12 +31,12 @@ def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tup
 
 
 def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpec:
-    """What the request says on one backend: `local` knows images as roots; exact devices may stand in its wishes."""
+    """What the request says on one backend: `local` knows images as roots; exact devices may stand in its options."""
     if backend == "local":
         command = (*(spec.entrypoint or ()), *spec.command)
         root = registry.images.get(spec.image, "host") if spec.image else spec.root
         spec = msgspec.structs.replace(spec, image="", root=root, entrypoint=None, command=command)
-    exact = spec.wishes.get(backend, {}).get("cdi_devices")
+    exact = spec.options.get(backend, {}).get("cdi_devices")
     if exact:
         spec = msgspec.structs.replace(
             spec, resources=msgspec.structs.replace(spec.resources, gpus=(), devices=tuple(exact))
@@ -77,7 +77,7 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
     if not able.ok:
         code = able.code or "BACKEND_UNAVAILABLE"
         return [Problem(code, "backend", backend.name, able.reason, able.remedy)]
-    problems = _foreign_wishes(spec, backend.name) + _image_problems(spec, backend.name, registry)
+    problems = _foreign_options(spec, backend.name) + _image_problems(spec, backend.name, registry)
     spec = meant_for(spec, backend.name, registry)
     for field, value in asked_fields(spec).items():
         entry = cell(field, backend.name)
@@ -98,13 +98,13 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
     return problems
 
 
-def _foreign_wishes(spec: SandboxSpec, backend: str) -> list[Problem]:
+def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
     return [
         Problem(
-            "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(wish), f"the {backend} backend does not understand it",
+            "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",
             f"name the backend: --backend {name}, or leave it out",
         )
-        for name, wish in spec.wishes.items()
+        for name, said in spec.options.items()
         if name != backend
     ]  # fmt: skip
 

@@ -33,7 +33,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     owns_all: bool = False
     token: str = ""  # the id of the token, if there is one
     gateway: bool = False  # comes through a gateway, by whatever way
-    afar: bool = False  # came by a token: the host's folders are not this one's
+    remote: bool = False  # came by a token: the host's folders are not this one's
 
     def sees(self, tenant: str) -> bool:
         return self.sees_all or self.tenant == tenant

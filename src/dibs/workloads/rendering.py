@@ -76,7 +76,7 @@ def prepare(
         told |= group_env.keys()
     own_root = spec.root == "host" and not spec.image and scheduler_of(backend) is None
     workdir = _workdir(spec, problems, private=private, own_root=own_root)
-    # What was allowed from afar was checked by the name that it has without links; to follow one now would undo that.
+    # A remote caller was checked by the name that a mount has without links; to follow one now would undo that.
     mounts = tuple(
         Mount(mount.source if private else real(mount.source), mount.target, mount.writable) for mount in spec.mounts
     )
@@ -124,7 +124,7 @@ def prepare(
         read_only=spec.read_only,
         platform=spec.platform,
         labels=spec.labels,
-        wishes=spec.wishes.get(backend.name, {}),
+        options=spec.options.get(backend.name, {}),
         private=private,
         owner=owner,
         delegated=spec.resources if scheduler_of(backend) is not None and spec.resources.wants_devices else None,

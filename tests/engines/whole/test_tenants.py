@@ -21,7 +21,7 @@ from dibs.workloads.service import Workloads
 
 
 def tenant(house: House, name: str) -> Workloads:
-    return house.service.seen_by(Identity(name=name, uid=0, tenant=name, afar=True))
+    return house.service.seen_by(Identity(name=name, uid=0, tenant=name, remote=True))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class Creations(Endings):
 
     # --- making
 
-    def acquaint(self, image: str) -> None:
+    def inspect_image(self, image: str) -> None:
         if image and not images.is_file(image):
             with self.asking(image, "image") as client:
                 self._image(client)(image)

@@ -64,7 +64,7 @@ def form(
     problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
     notes: list[str] = []
     image = _image(engine, workload, facts, find_image, image_id, problems, notes)
-    wished = tuple(workload.wishes.get("cdi_devices", ()))
+    wished = tuple(workload.options.get("cdi_devices", ()))
     devices = passing.decide(workload.devices, facts, workload.env, wished)
     problems += [*devices.problems, *_volumes(engine, workload, image, devices)]
     entrypoint = workload.entrypoint

@@ -49,7 +49,7 @@ class FakeBackend(FakeWorld):
     def available(self) -> Capability:
         return self._forbidden.get("available", Capability(ok=True))
 
-    def acquaint(self, image: str) -> None:
+    def inspect_image(self, image: str) -> None:
         """There is nothing to know: there are no images."""
 
     def can_network(self, network: Network) -> Capability:

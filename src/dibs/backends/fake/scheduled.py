@@ -36,7 +36,7 @@ from dibs.backends.port import (
     Workload,
 )
 from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
-from dibs.request.model import GpuWish
+from dibs.request.model import GpuSelector
 
 if TYPE_CHECKING:
     import socket
@@ -74,7 +74,7 @@ class FakeClusterBackend:
     def can_network(self, network: Network) -> Capability:  # noqa: ARG002
         return Capability(ok=True)
 
-    def acquaint(self, image: str) -> None:
+    def inspect_image(self, image: str) -> None:
         """There are no images."""
 
     def _reach(self) -> FakeCluster:
@@ -99,7 +99,7 @@ class FakeClusterBackend:
         return False
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
-        wishes: tuple[GpuWish, ...] = workload.delegated.gpus if workload.delegated is not None else ()
+        wishes: tuple[GpuSelector, ...] = workload.delegated.gpus if workload.delegated is not None else ()
         count = sum(int(wish.count) for wish in wishes)
         models = tuple(model for wish in wishes for model in wish.models)
         seen = msgspec.to_builtins(realisation.expectation)

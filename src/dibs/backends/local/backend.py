@@ -134,7 +134,7 @@ class LocalBackend:
         found = self._bwrap
         return Capability(bool(found.path), found.reason, found.remedy)
 
-    def acquaint(self, image: str) -> None:
+    def inspect_image(self, image: str) -> None:
         """There is nothing to know: images are folders of this host."""
 
     def can_network(self, network: Network) -> Capability:

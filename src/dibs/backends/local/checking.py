@@ -108,9 +108,9 @@ def wrong_for_local(workload: Workload) -> list[Problem]:
     if workload.shm_bytes is not None and workload.shm_bytes <= 0:
         reason = "shared memory must be more than nothing"
         found.append(Problem("INVALID_REQUEST", "shm_size", str(workload.shm_bytes), reason))
-    for name in workload.wishes:
-        reason = "this backend has no wishes of its own"
-        found.append(Problem("FIELD_NOT_SUPPORTED", f"local.{name}", str(workload.wishes[name]), reason))
+    for name in workload.options:
+        reason = "this backend has no options of its own"
+        found.append(Problem("FIELD_NOT_SUPPORTED", f"local.{name}", str(workload.options[name]), reason))
     return found
 
 

@@ -297,7 +297,7 @@ class Listener:
         self._caller = caller
 
     def _direct(self, order: Order) -> bool:
-        return self._wish.direct and self._wish.foreground and order.backend.holds and not order.who.afar
+        return self._wish.direct and self._wish.foreground and order.backend.holds and not order.who.remote
 
     def waiting(self, workloads: Workloads, order: Order) -> CallersWaiting:
         ticket = self._wish.ticket if self._direct(order) else ""

@@ -138,7 +138,7 @@ def inspect(mine: Workloads, row: Sandbox) -> str:
 
 
 async def _ask(request: Asked, sandbox_id: str, work: Any) -> Any:
-    identity: Identity = msgspec.structs.replace(require(request, "sandboxes:read"), afar=True)
+    identity: Identity = msgspec.structs.replace(require(request, "sandboxes:read"), remote=True)
     gateway: Gateway = request.app.state.gateway
 
     def look(workloads: Workloads) -> Any:

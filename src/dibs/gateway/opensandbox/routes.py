@@ -53,8 +53,8 @@ def gateway_of(request: Asked) -> Gateway:
 
 
 def caller(request: Asked, scope: str) -> Identity:
-    """Who asks. On this API everybody comes from afar: the host's folders are not theirs, whoever they are."""
-    return msgspec.structs.replace(require(request, scope), afar=True)
+    """Who asks. On this API every caller is remote: the host's folders are not theirs, whoever they are."""
+    return msgspec.structs.replace(require(request, scope), remote=True)
 
 
 # -- creating -------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ _making: set[asyncio.Task[None]] = set()  # a task without a reference may be co
 
 
 def _identity(request: Asked, scope: str) -> Identity:
-    return msgspec.structs.replace(require(request, scope), afar=True)
+    return msgspec.structs.replace(require(request, scope), remote=True)
 
 
 def _gateway(request: Asked) -> Gateway:

@@ -67,7 +67,7 @@ def identity_of(name: str, tenant: str, uid: int, scopes: frozenset[str] | None 
     given = frozenset(SCOPES) if admin else scopes or frozenset({"sandboxes:read", "sandboxes:write"})
     return Identity(
         name=name[:64], uid=uid, tenant="" if admin else tenant, scopes=given, sees_all=admin, owns_all=admin,
-        gateway=True, afar=True,
+        gateway=True, remote=True,
     )  # fmt: skip
 
 

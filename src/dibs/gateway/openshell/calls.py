@@ -89,7 +89,7 @@ class Call:
 
     def within(self, tenant: str) -> Identity:
         """The caller, bound to one tenant. No caller here gets a folder of the host."""
-        return msgspec.structs.replace(self.who, tenant=tenant, sees_all=False, afar=True)
+        return msgspec.structs.replace(self.who, tenant=tenant, sees_all=False, remote=True)
 
 
 def unknown_workspace(name: str) -> NotFound:

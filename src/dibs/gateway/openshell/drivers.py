@@ -12,7 +12,7 @@ from typing import Any
 
 from dibs.errors import Problem, quoted
 from dibs.request.model import Request
-from dibs.request.wishes import check_wishes
+from dibs.request.options import check_options
 
 DRIVERS = ("docker", "podman", "kubernetes", "vm")
 _QUANTITIES = {"": "quantity"}  # any key
@@ -83,7 +83,7 @@ def check_devices(blocks: Mapping[str, Any], field: str, request: Request) -> li
     for driver in ("docker", "podman"):
         block = blocks.get(driver)
         if isinstance(block, Mapping) and "cdi_devices" in block:
-            found = check_wishes(driver, {driver: {"cdi_devices": block["cdi_devices"]}}, request)
+            found = check_options(driver, {driver: {"cdi_devices": block["cdi_devices"]}}, request)
             problems += [Problem(p.code, f"{field}.{p.field}", p.value, p.reason, p.remedy) for p in found]
     return problems
 

@@ -197,7 +197,7 @@ class Driver:
         """The sandboxes of a stage. `port` is filled in when they are booked."""
         row, options = self._row, read_spec(self._row).options
         who = Identity(
-            name=row.username, uid=row.uid, tenant=row.tenant, gateway=options.gateway, afar=options.afar
+            name=row.username, uid=row.uid, tenant=row.tenant, gateway=options.gateway, remote=options.remote
         )  # fmt: skip
         group = f"{row.id}.{status.attempt + 1}"
         backend = self._backend

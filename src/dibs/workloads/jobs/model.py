@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `backend`: a name, or "auto". `network`: "" for what is usual: private through a gateway and on engines, else the
     host's. `workdir`, `base_env`: of ranks that run from the host's own files. `wait_seconds`: how long it may be
-    queued; None: as long as it takes. `afar`: submitted from another machine, so no folder of this host is its.
+    queued; None: as long as it takes. `remote`: submitted from another machine, so no folder of this host is its.
     """
 
     backend: str = "auto"
@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     base_env: dict[str, str] = {}
     wait_seconds: float | None = None
     gateway: bool = False
-    afar: bool = False
+    remote: bool = msgspec.field(default=False, name="afar")
 
 
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):

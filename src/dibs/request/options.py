@@ -1,6 +1,6 @@
-"""Wishes that only one backend understands, each backend's in its own place: `docker: {cdi_devices: [...]}`.
+"""Options that only one backend understands, each backend's in its own place: `docker: {cdi_devices: [...]}`.
 
-`spec.parse_spec` asks for the problems of each block. A wish never stands alone: it narrows a request for devices that
+`spec.parse_spec` asks for the problems of each block. An option never stands alone: it narrows a device request that
 every backend would understand, and must agree with it. Nothing is looked at but the words.
 """
 
@@ -15,13 +15,13 @@ from dibs.request.model import Request
 KEYS: dict[str, tuple[str, ...]] = {"docker": ("cdi_devices",), "podman": ("cdi_devices",)}
 
 
-def check_wishes(backend: str, wishes: Mapping[str, Any], request: Request) -> list[Problem]:
+def check_options(backend: str, options: Mapping[str, Any], request: Request) -> list[Problem]:
     """What is wrong with the block of one backend among all blocks."""
-    block = wishes.get(backend)
+    block = options.get(backend)
     known = KEYS.get(backend)
     if known is None:
-        remedy = f"the backends with wishes of their own are {', '.join(KEYS)}"
-        return [_problem("UNKNOWN_FIELD", backend, block, "this backend has no wishes of its own", remedy)]
+        remedy = f"the backends with options of their own are {', '.join(KEYS)}"
+        return [_problem("UNKNOWN_FIELD", backend, block, "this backend has no options of its own", remedy)]
     example = f"write it as {backend}: {{cdi_devices: [nvidia.com/gpu=0]}}"
     if not isinstance(block, Mapping):
         return [_problem("WISH_INVALID", backend, block, "must be a mapping", example)]
@@ -30,7 +30,7 @@ def check_wishes(backend: str, wishes: Mapping[str, Any], request: Request) -> l
             "UNKNOWN_FIELD",
             f"{backend}.{key}",
             value,
-            "there is no such wish",
+            "there is no such option",
             f"the known ones are {', '.join(known)}",
         )
         for key, value in block.items()

@@ -6,25 +6,30 @@ from typing import Any
 
 import pytest
 
-from dibs.request.model import GpuWish, Request
-from dibs.request.wishes import check_wishes
+from dibs.request.model import GpuSelector, Request
+from dibs.request.options import check_options
 
-TWO = Request(gpus=(GpuWish(count=2),))
+TWO = Request(gpus=(GpuSelector(count=2),))
 NAMES = ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
 
 
 @pytest.mark.parametrize("backend", ["docker", "podman"])
 def test_names_that_agree_with_the_request_are_fine(backend: str) -> None:
-    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, TWO) == []
-    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, Request(devices=("a", "b"))) == []
-    assert check_wishes(backend, {backend: {"cdi_devices": NAMES}}, Request(gpus=(GpuWish(count="all"),))) == []
+    assert check_options(backend, {backend: {"cdi_devices": NAMES}}, TWO) == []
+    assert check_options(backend, {backend: {"cdi_devices": NAMES}}, Request(devices=("a", "b"))) == []
+    assert check_options(backend, {backend: {"cdi_devices": NAMES}}, Request(gpus=(GpuSelector(count="all"),))) == []
 
 
 @pytest.mark.parametrize(
     ("block", "request_", "code", "word"),
     [
         ({"cdi_devices": NAMES}, Request(), "WISH_INVALID", "no device is asked for"),
-        ({"cdi_devices": NAMES}, Request(gpus=(GpuWish(),)), "WISH_INVALID", "2 devices are named, and 1 is asked for"),
+        (
+            {"cdi_devices": NAMES},
+            Request(gpus=(GpuSelector(),)),
+            "WISH_INVALID",
+            "2 devices are named, and 1 is asked for",
+        ),
         ({"cdi_devices": NAMES[:1]}, TWO, "WISH_INVALID", "1 devices are named, and 2 are asked for"),
         ({"cdi_devices": []}, TWO, "WISH_INVALID", "at least one"),
         ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "WISH_INVALID", "must be a list"),
@@ -37,13 +42,13 @@ def test_names_that_agree_with_the_request_are_fine(backend: str) -> None:
     ],
 )
 def test_a_wish_that_does_not_agree_is_refused(block: Any, request_: Request, code: str, word: str) -> None:
-    problems = check_wishes("docker", {"docker": block}, request_)
+    problems = check_options("docker", {"docker": block}, request_)
     assert code in [problem.code for problem in problems]
     assert any(word in str(problem) for problem in problems)
     assert all(problem.field.startswith("docker") for problem in problems)
 
 
 def test_sd_17_wishes_for_a_backend_that_has_none_are_refused() -> None:
-    problems = check_wishes("dokcer", {"dokcer": {"cdi_devices": NAMES}}, TWO)
+    problems = check_options("dokcer", {"dokcer": {"cdi_devices": NAMES}}, TWO)
     assert [problem.code for problem in problems] == ["UNKNOWN_FIELD"]
     assert "docker, podman" in problems[0].remedy

@@ -60,7 +60,7 @@ def tenant_in(request: Ask, who: Identity) -> str:
 
 def acting_in(who: Identity, tenant: str) -> Identity:
     """The caller as one of a tenant. On this API no folder of the host is shared with anyone."""
-    return msgspec.structs.replace(who, tenant=tenant, sees_all=False, afar=True)
+    return msgspec.structs.replace(who, tenant=tenant, sees_all=False, remote=True)
 
 
 def tenants_of(who: Identity, workloads: Workloads) -> list[str]:

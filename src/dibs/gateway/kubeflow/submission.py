@@ -69,4 +69,4 @@ def options_of(job: Json, who: Identity) -> Options:
             raise InvalidRequest(
                 str(error), field=field, value=said[WAIT], code="DURATION_INVALID", remedy="as in 10m"
             ) from error
-    return Options(backend=said.get(BACKEND, "auto"), wait_seconds=wait, gateway=True, afar=who.afar)
+    return Options(backend=said.get(BACKEND, "auto"), wait_seconds=wait, gateway=True, remote=who.remote)

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema_rs
 import pytest
 from tests.cluster.world import World, device, model_is, request
 
 from dibs.cli.kubectl import arguments_of
+from dibs.cli.schema import schema_of
 
 BIN = Path(sys.executable).parent
 
@@ -34,13 +37,22 @@ def waiting(world: World) -> World:
     return world
 
 
+def valid(name: str, text: str) -> Any:
+    """An answer that is what its published schema says."""
+    found = json.loads(text)
+    assert [error.message for error in jsonschema_rs.validator_for(schema_of(name)).iter_errors(found)] == []
+    return found
+
+
 def test_explain_says_why_in_words_and_as_data(waiting: World) -> None:
     done = dibs("explain", "pod/waiter")
     assert done.returncode == 83, done.stderr
     assert "pod default/waiter on admin: pending" in done.stdout
     assert "[DEVICE_NO_MATCH]" in done.stdout
     assert "cannot allocate all claims" in done.stdout
-    data = json.loads(dibs("explain", "pod/waiter", "-n", "default", "--cluster", "admin", "-o", "json").stdout)
+    data = valid(
+        "explain pod", dibs("explain", "pod/waiter", "-n", "default", "--cluster", "admin", "-o", "json").stdout
+    )
     assert data["reasons"][0]["code"] == "DEVICE_NO_MATCH"
     assert data["nodes"][0]["node"] == "fake-1"
     before = dibs("explain", "-n", "default", "-o", "json", "pod/waiter")
@@ -64,9 +76,9 @@ def test_gpus_of_a_cluster_shows_devices_and_their_holders(waiting: World) -> No
     held = [line for line in done.stdout.splitlines() if "default/holder-gpu-" in line]
     assert len(held) == 1
     assert "fake-1/gpu-0" in held[0]
-    data = json.loads(dibs("gpus", "--cluster", "admin", "-o", "json").stdout)
+    data = valid("gpus --cluster", dibs("gpus", "--cluster", "admin", "-o", "json").stdout)
     assert [one["device"] for one in data["devices"]] == ["gpu-0", "gpu-1"]
-    assert data["devices"][0]["heldBy"][0]["users"] == ["pod default/holder"]
+    assert data["devices"][0]["held_by"][0]["users"] == ["pod default/holder"]
     assert "kind: ResourceSlice" in dibs("gpus", "--cluster", "-o", "slices").stdout
 
 

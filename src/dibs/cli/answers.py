@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from dibs.cli.cluster_answers import ClusterGpus, Waiting
+
 Moment = Annotated[
     str,
     Meta(
@@ -514,7 +516,10 @@ ANSWERS: dict[str, Any] = {
     "gpus simulate": (Gpus, SimulationOff),
     "leases": Leases,
     "queue": Queue,
+    "gpus --cluster": ClusterGpus,
     "explain": Explanation,
+    "explain pod": Waiting,
+    "explain claim": Waiting,
     "receipt": Receipt,
     "doctor": Findings,
     "table": tuple[Row, ...],
@@ -532,7 +537,6 @@ ANSWERS: dict[str, Any] = {
 FOREIGN = {
     "claims check": "Kubernetes' objects of resource.k8s.io",
     "claims solve": "Kubernetes' objects of resource.k8s.io",
-    "gpus --cluster": "Kubernetes' ResourceSlices and nodes, with what dibs says of them",
     "gpus -o slices": "Kubernetes' ResourceSlices",
     "train render": "Kubernetes' objects: a JobSet and what goes with it",
     "train runtimes": "Kubeflow Trainer's ClusterTrainingRuntimes",

@@ -44,7 +44,7 @@ def cluster_data(inventory: ClusterInventory) -> dict[str, Any]:
                 "ready": node.ready,
                 "taints": [str(taint) for taint in node.spec.taints],
                 "resources": {
-                    name: {"allocatable": shown(total[name], name), "inUse": shown(taken.get(name, 0), name)}
+                    name: {"allocatable": shown(total[name], name), "in_use": shown(taken.get(name, 0), name)}
                     for name in names
                 },
             }
@@ -54,8 +54,8 @@ def cluster_data(inventory: ClusterInventory) -> dict[str, Any]:
         "version": inventory.version.text,
         "nodes": nodes,
         "devices": _devices(inventory),
-        "deviceClasses": [
-            {"name": one.metadata.name, "extendedResourceName": one.spec.extended_resource_name or ""}
+        "device_classes": [
+            {"name": one.metadata.name, "extended_resource": one.spec.extended_resource_name or ""}
             for one in inventory.classes
         ],
         "unreadable": [{"what": one.what, **_problem(one.problem)} for one in inventory.unreadable],
@@ -97,7 +97,7 @@ def _devices(inventory: ClusterInventory) -> list[dict[str, Any]]:
                     "taints": [
                         f"{taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}" for taint in taints
                     ],
-                    "heldBy": [
+                    "held_by": [
                         {
                             "claim": f"{claim.metadata.namespace}/{claim.metadata.name}",
                             "users": list(inventory.users_of(claim)),
@@ -124,14 +124,14 @@ def cluster_lines(inventory: ClusterInventory, *, wide: bool) -> list[str]:
     rows: list[list[Cell]] = []
     for node in data["nodes"]:
         offered = {name: of for name, of in node["resources"].items() if name not in ("cpu", "memory", "pods")}
-        said = ", ".join(f"{of['inUse']} of {of['allocatable']} {name}" for name, of in offered.items()) or "–"
+        said = ", ".join(f"{of['in_use']} of {of['allocatable']} {name}" for name, of in offered.items()) or "–"
         ready: Cell = ("ready", "green") if node["ready"] else ("not ready", "red")
         rows.append([node["name"], ready, said, ", ".join(node["taints"]) or "–"])
     lines += ["", *table(["NODE", "STATE", "EXTENDED RESOURCES IN USE", "TAINTS"], rows)] if rows else []
     rows = []
     for device in data["devices"]:
         held = ", ".join(
-            f"{one['claim']}{' (' + ', '.join(one['users']) + ')' if one['users'] else ''}" for one in device["heldBy"]
+            f"{one['claim']}{' (' + ', '.join(one['users']) + ')' if one['users'] else ''}" for one in device["held_by"]
         )
         state: Cell = ("held", "yellow") if held else ("tainted", "red") if device["taints"] else ("free", "green")
         rows.append(
@@ -159,10 +159,10 @@ def cluster_lines(inventory: ClusterInventory, *, wide: bool) -> list[str]:
     lines += ["", *table(headers, rows)] if rows else []
     if inventory.version.has_dra and not data["devices"] and inventory.read("resourceslices"):
         lines += ["", "no driver publishes devices (ResourceSlices)"]
-    if data["deviceClasses"]:
+    if data["device_classes"]:
         said = ", ".join(
-            one["name"] + (f" ({one['extendedResourceName']})" if one["extendedResourceName"] else "")
-            for one in data["deviceClasses"]
+            one["name"] + (f" ({one['extended_resource']})" if one["extended_resource"] else "")
+            for one in data["device_classes"]
         )
         lines += ["", f"device classes: {said}"]
     for one in inventory.unreadable:

@@ -15,7 +15,7 @@ def answer_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
     return [name for name in ANSWERS if name.startswith(incomplete)]
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # `gpus --cluster` is a name
 @click.argument("name", nargs=-1, metavar="[COMMAND]", shell_complete=answer_names)
 def schema(name: tuple[str, ...]) -> None:
     """The JSON schema of what COMMAND prints with `-o json`; without COMMAND, those of all commands.
@@ -26,6 +26,8 @@ def schema(name: tuple[str, ...]) -> None:
     Examples:
       dibs schema gpus
       dibs schema sandbox show
+      dibs schema gpus --cluster
+      dibs schema explain pod
       dibs schema error
       dibs schema > dibs-schemas.json
     """

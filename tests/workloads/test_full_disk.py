@@ -16,6 +16,7 @@ import json, os, sys
 from pathlib import Path
 from dibs.backends.engines import keeper, keeping
 from dibs.backends.fake import FakeBackend
+from dibs.backends.port import Handle
 from dibs.errors import StateError
 from dibs.home import Home
 from dibs.workloads import late
@@ -28,7 +29,7 @@ home = Home(state=state, config=state / "config").make()
 folders = [home.sandbox(name) for name in ("sb-1", "sb-2")]
 for folder in folders:
     folder.mkdir(parents=True)
-late.expect(home, "fake", "sb-late")
+late.expect(home, Handle("fake", "sb-late", ""))
 registry, removed = Registry(home), []
 FakeBackend.discard = lambda self, handle: removed.append(handle.sandbox_id)
 
@@ -54,7 +55,7 @@ step("ask", keeping.ask_end, folders[0], "stopped")
 step("keeper", keeper.record, str(folders[1]), "expired")
 step("gone", lambda: keeping.note_gone(folders[0], "lost")[0])
 step("write", keeping.write, folders[0], "init", "null")
-step("expect", late.expect, home, "fake", "sb-other")
+step("expect", late.expect, home, Handle("fake", "sb-other", ""))
 step("sweep", late.sweep, home, registry)
 said["left"] = sorted(entry.name for folder in folders for entry in folder.iterdir())
 said["removed"] = removed

@@ -377,6 +377,8 @@ class Delivery:
         else:
             backend.discard(Handle(backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
         ends = not (order.origin and ledger_away(error))  # else it was accepted, and is made when the ledger is back
+        if ends and isinstance(error, BackendUnavailable):
+            self._expect(order, handle)  # the engine may have been killed while it did what it was asked for
         try:
             if handle is not None:
                 backend.delete(handle)  # before the end is told: `remove` waits for that, and then deletes as well
@@ -385,12 +387,17 @@ class Delivery:
                 # No process of it is left, but its engine is away and still has a container that could be started. The
                 # note comes first: without it the container would be left to itself, and so the sandbox is not ended.
                 ends = False
-                late.expect(self._home, backend.name, order.sandbox_id)
+                self._expect(order, handle)
                 ends = True
             raise
         finally:
             if ends:
                 self.fail(order.sandbox_id, error)
+
+    def _expect(self, order: Order, handle: Handle | None) -> None:
+        backend, folder = order.backend, str(self._home.sandbox(order.sandbox_id))
+        if not backend.holds and scheduler_of(backend) is None:
+            late.expect(self._home, handle or Handle(backend.name, order.sandbox_id, folder))
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
         """Record why there is no sandbox, and free what it had."""

@@ -2,10 +2,12 @@
 
 A request that the engine has heard is carried out, even if its client is gone before the answer. So when `reconcile`
 has found nothing of a creation whose creator is gone, there may be something a moment later. It notes that here, and
-for a while each reconciliation looks once more. What is made so late never runs: nothing starts it.
+for a while each reconciliation looks once more. What is made so late never runs: nothing starts it. The same goes for
+what an engine was doing when it was killed itself: a runtime that it had started goes on, and may leave a process that
+waits for ever to be told to run the command.
 
-A note is a file named after the sandbox, "docker 1234.5": the backend, and when it was noted, in seconds since the
-machine's start.
+A note is a file named after the sandbox, "docker 1234.5 0123abc": the backend, when it was noted, in seconds since the
+machine's start, and the container's id, if it is known.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+
+import msgspec
 
 from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable, StateError
@@ -24,12 +28,13 @@ LATE = 300.0  # seconds in which an engine has surely done what it was asked for
 PAUSE = 2.0  # seconds between two looks, by any process
 
 
-def expect(home: Home, backend: str, sandbox_id: str) -> None:
+def expect(home: Home, handle: Handle) -> None:
     """Something of this sandbox may still come."""
     folder = _folder(home)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(folder / sandbox_id, f"{backend} {boottime()!r}")
+        known = handle.data.get("container", "")
+        write_private(folder / handle.sandbox_id, f"{handle.backend} {boottime()!r} {known}".rstrip())
     except OSError as error:
         raise StateError(
             f"what an engine may still make cannot be noted: {(error.strerror or str(error)).lower()}",
@@ -49,21 +54,24 @@ def sweep(home: Home, registry: Registry) -> None:
         return
     for name in names:
         try:
-            backend, noted = _read(folder / name)
+            backend, noted, container = _read(folder / name)
             if backend:
-                registry.get(backend).discard(Handle(backend, name, str(home.sandbox(name))))
+                late = Handle(backend, name, str(home.sandbox(name)))
+                registry.get(backend).discard(late)
+                if container:
+                    registry.get(backend).discard(msgspec.structs.replace(late, data={"container": container}))
         except (BackendUnavailable, FileNotFoundError):
             continue  # the engine is away, or another process was done with it
         if not 0 <= boottime() - noted <= LATE:  # long ago, or before the machine was started
             (folder / name).unlink(missing_ok=True)
 
 
-def _read(note: Path) -> tuple[str, float]:
-    """The backend and when it was noted. Without a backend it is being written; if it stays so, its writer was killed:
-    the sandbox is still in the ledger, and is noted anew."""
-    backend, _, noted = note.read_text().partition(" ")
+def _read(note: Path) -> tuple[str, float, str]:
+    """The backend, when it was noted, and the container. Without a backend it is being written; if it stays so, its
+    writer was killed: the sandbox is still in the ledger, and is noted anew."""
+    words = note.read_text().split(" ")
     age = time.time() - note.stat().st_mtime
-    return backend, float(noted) if noted else boottime() - max(0.0, age)
+    return words[0], float(words[1]) if len(words) > 1 else boottime() - max(0.0, age), "".join(words[2:])
 
 
 def _my_turn(folder: Path) -> bool:

@@ -126,7 +126,7 @@ def _fate_of_unfinished(ledger: Ledger, row: Sandbox, registry: Registry) -> Sta
             return None  # something of it may still be there
         if scheduler_of(backend) is None:
             try:
-                late.expect(registry.home, row.backend, row.id)
+                late.expect(registry.home, handle_of(row))
             except StateError as error:
                 if error.code != "DISK_FULL":
                     raise

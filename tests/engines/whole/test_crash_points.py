@@ -11,6 +11,8 @@ import pytest
 from tests.engines import images
 from tests.engines.whole.house import House, until
 
+from dibs.backends.engines.cgroups import trees
+
 # Where the creating process kills itself: before or after one of these calls.
 POINTS = [
     ("after", "backend", "render"),
@@ -105,6 +107,33 @@ def test_what_the_engine_makes_after_its_creator_was_killed_is_removed(house: Ho
         return name not in {str(one["Names"][0]).lstrip("/") for one in house.engine.containers()}  # type: ignore[index]
 
     until(gone)
+
+
+def test_what_a_runtime_leaves_after_its_engine_was_killed_is_ended(house: House) -> None:
+    """An engine that is killed while it sets a container up leaves a runtime that goes on without it."""
+    words = [sys.executable, "-c", SCRIPT, "before", "backend", "start", house.kind, images.REFERENCE]
+    result = subprocess.run(words, env=house.env, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    [one] = house.engine.containers()
+    assert [row.state for row in house.again().sandboxes(all=True)] == ["failed"]
+    assert house.engine.containers() == []
+    group = Path(trees()[0]) / f"dibs-test-{one['Id']}"
+    group.mkdir()
+    late = subprocess.Popen(["sleep", "1000"])  # as a runtime's that waits to be told to run the command
+    try:
+        (group / "cgroup.procs").write_text(str(late.pid))
+
+        def ended() -> bool:
+            house.again().leases()
+            return late.poll() is not None
+
+        until(ended)
+        until(lambda: house.again().leases() == [] and not group.exists())
+    finally:
+        late.kill()
+        late.wait()
+        if group.exists():
+            group.rmdir()
 
 
 def keepers(house: House) -> list[int]:

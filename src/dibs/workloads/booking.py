@@ -103,7 +103,7 @@ class Booking:
         check_image(self._ledger, order.backend, order.who, order.spec.image)
 
     def book(
-        self, orders: Sequence[Order], inventory: Inventory, ticket: str | None = None, *, waits: bool = False
+        self, orders: Sequence[Order], inventory: Inventory, ticket: str | None, *, waits: bool
     ) -> tuple[Booked, ...] | Refusal:
         """Book all of them or none; part of the caller's transaction, which an exception must undo.
 

@@ -109,6 +109,42 @@ def test_what_the_engine_makes_after_its_creator_was_killed_is_removed(house: Ho
     until(gone)
 
 
+GIVING_UP = """
+import os, signal, sys
+from dibs.errors import BackendUnavailable
+from dibs.request import parse_spec
+from dibs.workloads import late
+from dibs.workloads.service import Workloads
+when, engine, image = sys.argv[1:4]
+service = Workloads()
+kind = type(service.registry.get(engine))
+def away(*_):
+    raise BackendUnavailable("the engine was killed")
+kind.start = kind.delete = away
+expect, looks = late.expect, []
+def deadly(*args):
+    looks.append(args)
+    if when == "after":
+        expect(*args)
+    if len(looks) == 2:  # the one before the end is told; what is noted at first is that the start was broken off
+        os.kill(os.getpid(), signal.SIGKILL)
+late.expect = deadly
+mapping = {"gpu": 4, "grace": "0s", "command": ["sleep", "1000"], "backend": engine, "image": image}
+service.create(parse_spec(mapping))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_creator_that_dies_while_it_gives_up_leaves_nothing(house: House, when: str) -> None:
+    words = [sys.executable, "-c", GIVING_UP, when, house.kind, images.REFERENCE]
+    result = subprocess.run(words, env=house.env, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    [row] = house.again().sandboxes(all=True)
+    assert (row.state, row.live, house.service.leases()) == ("failed", False, [])
+    assert house.engine.containers() == []
+    assert house.free()
+
+
 def test_what_a_runtime_leaves_after_its_engine_was_killed_is_ended(house: House) -> None:
     """An engine that is killed while it sets a container up leaves a runtime that goes on without it."""
     words = [sys.executable, "-c", SCRIPT, "before", "backend", "start", house.kind, images.REFERENCE]

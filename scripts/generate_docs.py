@@ -30,6 +30,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "EXACT_DEVICE_ON_CLUSTER": ("80", "an exact device was asked for on a cluster, where the scheduler chooses"),
     "EXTENDED_RESOURCE_CANNOT": ("80", "an extended resource was demanded for what only a claim can say"),
     "JOB_NOT_FOUND": ("89", "there is no such training job"),
+    "JOB_NOT_OVER_GATEWAY": ("81", "`dibs train` runs jobs on this host; a gateway takes them from Kubeflow's clients"),
     "JOB_TAKEN_OVER": ("88", "another process drives this training job by now; this one lets go of it"),
     "KUBERNETES_OPTION_INVALID": ("80", "an option for Kubernetes is unknown or has the wrong type"),
     "NO_FREE_PORT": ("86", "no port of the host is free for the ranks of a training job to meet at"),

@@ -23,7 +23,7 @@ from tests.engines.installing import CannotInstall, mirror
 # Its launcher trips over Python 3.11 unless these are set: an enumeration of flags is printed in another way there.
 TORCH_ENV = {"PET_REDIRECTS": "1", "PET_TEE": "1"}
 JAX_PATH = "/usr/lib/jax"
-_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+_LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
 
 
 def cache() -> Path:
@@ -80,7 +80,7 @@ def skeleton(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(target)
-    for name in ("etc", "usr", "tmp", "root", "proc", "sys", "dev", "run", "var", "work"):
+    for name in ("sbin", "etc", "usr", "tmp", "root", "proc", "sys", "dev", "run", "var", "work"):
         (folder / name).mkdir(exist_ok=True)
     (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n")
     (folder / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")

@@ -115,6 +115,19 @@ class PublishedPort(msgspec.Struct, frozen=True):
         return f"{where}:{self.host_port}->{self.port}"
 
 
+class Peers(msgspec.Struct, frozen=True):
+    """The ranks that a workload meets in one network, by the names under which they look each other up.
+
+    In a private network they share it, and no other workload is in it; on the host's network all of them are this host.
+    `leader`: the workload that was made first, whose network the others join where a backend has no networks to give.
+    """
+
+    group: str
+    hosts: tuple[str, ...]
+    rank: int  # which of them is this one
+    leader: str
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a backend needs to realise one sandbox."""
 
@@ -147,6 +160,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         False  # asked for by a remote caller: no folder of the host is shared, not even the working directory
     )
     owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: whoever makes it
+    peers: Peers | None = None  # of a job of several ranks
     delegated: Request | None = None  # what a scheduler has to find; None: its devices are booked, and are in `devices`
 
 

@@ -503,6 +503,67 @@ class TrainValidation(Answer):
     objects: tuple[TrainObject, ...]
 
 
+class JobRank(Answer):
+    rank: str
+    host: str
+    replicated_job: str
+    index: int
+    step: str
+    phase: Literal["Pending", "Creating", "Running", "Succeeded", "Failed", "Stopped"]
+    sandbox_id: str
+    exit_code: int | None
+    reason: str
+    devices: tuple[str, ...]
+    started_at: Moment | None
+    ended_at: Moment | None
+
+
+class JobCondition(Answer):
+    type: str
+    status: Literal["True", "False"]
+    reason: str
+    message: str
+    at: Moment
+
+
+class TrainingJob(Answer, kw_only=True):
+    """`dibs train run`, at its end or when it is detached."""
+
+    job: str
+    id: str
+    state: Literal["queued", "creating", "running", "stopping", "suspended", "complete", "failed"]
+    backend: str
+    user: str
+    tenant: str
+    runtime: str
+    created_at: Moment
+    ended_at: Moment | None
+    restarts: int
+    processes: int | None
+    waits_for: str
+    conditions: tuple[JobCondition, ...]
+    ranks: tuple[JobRank, ...]
+    warnings: tuple[str, ...]
+
+
+class TrainingJobWithEvents(TrainingJob, kw_only=True):
+    events: tuple[Event, ...]
+
+
+class TrainingJobs(Answer):
+    jobs: tuple[TrainingJob, ...]
+
+
+class TrainingReceipt(Answer):
+    """`missing`: ranks that were not delivered."""
+
+    job: str
+    backend: str
+    simulated: bool
+    ranks: dict[str, Receipt]
+    missing: tuple[str, ...]
+
+
 # What each command prints; a tuple: one of these. `error` is what any of them prints to stderr when it fails.
 ANSWERS: dict[str, Any] = {
     "run": (Run, GroupRun),
@@ -531,6 +592,10 @@ ANSWERS: dict[str, Any] = {
     "serve --check": ServePlan,
     "train explain": TrainExplanation,
     "train validate": TrainValidation,
+    "train run": TrainingJob,
+    "train ls": TrainingJobs,
+    "train show": TrainingJobWithEvents,
+    "train receipt": (TrainingReceipt, Receipt),
     "error": Error,
 }
 # Printed in the form of another project, and described there.

@@ -35,10 +35,10 @@ def receipt(sandbox: str, output: str) -> None:
     if output == "table":
         show(receipt_lines(found))
     else:
-        show_data(_data(found), output)
+        show_data(receipt_data(found), output)
 
 
-def _data(found: Receipt) -> dict[str, Any]:
+def receipt_data(found: Receipt) -> dict[str, Any]:
     """As all answers have it: `sandbox` is a name, `sandbox_id` an id."""
     import msgspec
 

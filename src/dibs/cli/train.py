@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from dibs.cli.output import output_option, paint, problem_lines, say, show, show_data, table
+from dibs.cli.train_jobs import logs, ls, receipt, resume, rm, show_one, suspend
 
 if TYPE_CHECKING:
     from dibs.cli.train_input import Bundle
@@ -17,16 +18,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
 
 
-@click.group()
+class _Train(click.Group):
+    """Without the name of a command it is `run`: `dibs train -f job.yaml`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Train)
 def train() -> None:
     """Training jobs of several nodes (trainer.kubeflow.org/v1alpha1).
 
     \b
     Examples:
-      dibs train validate -f job.yaml
+      dibs train -f job.yaml
+      dibs train --nodes 2 --gpu H100:2 -- python train.py
+      dibs train --detach -f job.yaml
+      dibs train logs demo --follow
       dibs train explain -f job.yaml -f claims.yaml
       dibs train render --nodes 2 --gpu 4 -- torchrun train.py
-      dibs train runtimes
+
+    Without a command it is `run`.
     """
 
 
@@ -46,6 +60,30 @@ def _job_options(function: F) -> F:
     for option in reversed(_OPTIONS):
         function = option(function)
     return click.argument("command", nargs=-1, type=click.UNPROCESSED)(function)
+
+
+@train.command(context_settings={"allow_interspersed_args": False})
+@_job_options
+@click.option("--backend", metavar="NAME", help="local, docker or podman. Default: the first that can deliver it.")
+@click.option("--network", type=click.Choice(["host", "private"]), help="Of its ranks. Default: what is usual there.")
+@click.option("--wait", metavar="TIME", help="How long it may be queued; 0: not at all. Default: as long as it takes.")
+@click.option("-d", "--detach", is_flag=True, help="Leave it running, and print its name.")
+@output_option(wide=False)
+def run(**values: Any) -> int:
+    """Run a job on this host: all of its ranks at once, or none of them.
+
+    What the ranks write is shown with the rank in front. Ctrl-C ends the job and removes it. With --detach it goes on
+    by itself. The exit code is that of the first rank that failed.
+
+    \b
+    Examples:
+      dibs train run -f job.yaml
+      dibs train --nodes 2 --gpu H100:2 -- python train.py
+    """
+    from dibs.cli.train_run import run_job
+
+    bundle, job = _given(values)
+    return run_job(bundle, job, values)
 
 
 @train.command(context_settings={"allow_interspersed_args": False})
@@ -183,6 +221,10 @@ def runtimes(files: tuple[str, ...], output: str) -> None:
         images = [(container(job, NODE) or {}).get("image", "") for job in jobs if ancestor(job) == TRAINER]
         rows.append([one["metadata"]["name"], kind, str(policy.get("numNodes", 1)), images[0] if images else ""])
     show(table(["NAME", "POLICY", "NODES", "IMAGE"], rows))
+
+
+for _command in (ls, show_one, logs, receipt, suspend, resume, rm):
+    train.add_command(_command)
 
 
 def _given(values: Json) -> tuple[Bundle, Json]:

@@ -29,7 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("dibs.cli.explain", "What would happen to a request, and why. Creates nothing."),
         "receipt": ("dibs.cli.receipt", "The proof of what a sandbox was given."),
         "claims": ("dibs.cli.claims", "Device claims: check them, solve them, keep them."),
-        "train": ("dibs.cli.train", "Training jobs of several nodes: check, explain, render."),
+        "train": ("dibs.cli.train", "Training jobs of several nodes: run, follow, explain."),
     },
     "Serve": {
         "serve": ("dibs.cli.serve", "Serve sandboxes over HTTP, to dibs and OpenSandbox clients."),

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.port import Backend, scheduler_of
+from dibs.backends.port import Backend, Peers, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import QuotaExceeded, StateError
 from dibs.home import Home
@@ -58,6 +58,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     rank: int = 0
     group_env: Mapping[str, str] = {}  # what a member is told of its group
+    peers: Peers | None = None  # whom it meets in its network
 
 
 class Entered(msgspec.Struct, frozen=True):
@@ -248,7 +249,7 @@ class Booking:
         return prepare(
             order.spec, order.backend, order.sandbox_id, plan, inventory, self._home, order.base_env, order.foreground,
             private=order.who.remote, owner=order.who.uid, tenant=order.who.tenant,
-            gateway=bool(order.origin) or order.who.gateway, group_env=order.group_env,
+            gateway=bool(order.origin) or order.who.gateway, group_env=order.group_env, peers=order.peers,
         )  # fmt: skip
 
     def _add(self, order: Order, *, state: SandboxState, simulated: bool = False) -> Sandbox:

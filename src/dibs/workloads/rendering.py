@@ -9,7 +9,17 @@ from pathlib import Path
 import msgspec
 
 from dibs.backends.mounts import real
-from dibs.backends.port import Backend, GrantedDevice, Limits, Mount, PublishedPort, Realisation, Workload, scheduler_of
+from dibs.backends.port import (
+    Backend,
+    GrantedDevice,
+    Limits,
+    Mount,
+    Peers,
+    PublishedPort,
+    Realisation,
+    Workload,
+    scheduler_of,
+)
 from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.home import Home
@@ -56,6 +66,7 @@ def prepare(
     tenant: str = "",
     gateway: bool = False,
     group_env: Mapping[str, str] | None = None,
+    peers: Peers | None = None,
 ) -> Prepared:
     """Raises with all problems; changes nothing. Called inside the transaction that books the devices."""
     problems: list[Problem] = []
@@ -126,6 +137,7 @@ def prepare(
         labels=spec.labels,
         options=spec.options.get(backend.name, {}),
         private=private,
+        peers=peers,
         owner=owner,
         delegated=spec.resources if scheduler_of(backend) is not None and spec.resources.wants_devices else None,
     )

@@ -28,6 +28,8 @@ MOST_IMAGES = 256  # that are remembered
 class Creations(Endings):
     """Making containers."""
 
+    finds_names = False  # whether containers of a network find each other by name
+
     def __init__(self, home: Home, address: str = "") -> None:
         super().__init__(home, address)
         self._finding = threading.Lock()
@@ -61,10 +63,10 @@ class Creations(Endings):
         form = self._form(workload, client, None)
         return rendering.realisation(self.name, form, self._body(form))
 
-    def _form(self, workload: Workload, client: Client, image_id: str | None) -> rendering.Form:
+    def _form(self, workload: Workload, client: Client, image_id: str | None, subnet: str = "") -> rendering.Form:
         with self.asking(workload.image, "image"):
             return rendering.form(
-                self.name, workload, self.facts(), self._image(client), self._home, image_id, self.can_limit
+                self.name, workload, self.facts(), self._image(client), self._home, image_id, self.can_limit, subnet
             )
 
     def _image(self, client: Client) -> rendering.FindImage:
@@ -96,11 +98,12 @@ class Creations(Endings):
         return False  # an image and its devices are named by what does not change
 
     def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
-        if realisation.order.get("final"):
+        settled = realisation.order.get("subnet") or not self._wants_addresses(workload)
+        if realisation.order.get("final") and settled:
             return realisation
         client = self.client()
         try:
-            form = self._form(workload, client, self._have_image(client, workload))
+            form = self._form(workload, client, self._have_image(client, workload), self._subnet(client, workload))
         except EngineError as error:
             raise errors.translate(self.name, error, field="image", value=workload.image) from error
         except Unreachable as error:
@@ -117,7 +120,7 @@ class Creations(Endings):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if workload.network == "private":
                 with networks.lock(self._home, alone=False):
-                    networks.ensure(self.name, client, self._home, workload.tenant)
+                    self._ensure_network(client, workload, order.get("subnet", ""))
                     container = self._make_only(client, workload, folder, order["body"])
             else:
                 container = self._make_only(client, workload, folder, order["body"])
@@ -145,6 +148,21 @@ class Creations(Endings):
             raise
         data = {**order["data"], "container": container, "engine": client.target}
         return Handle(self.name, workload.id, str(folder), data=data)
+
+    def _ensure_network(self, client: Client, workload: Workload, subnet: str) -> None:
+        group = workload.peers.group if workload.peers is not None else ""
+        networks.ensure(self.name, client, self._home, workload.tenant, group, subnet)
+
+    def _wants_addresses(self, workload: Workload) -> bool:
+        return workload.network == "private" and workload.peers is not None and not self.finds_names
+
+    def _subnet(self, client: Client, workload: Workload) -> str:
+        """The addresses of the network of its job, where the engine does not look names up; empty where it does."""
+        if not self._wants_addresses(workload):
+            return ""
+        with networks.lock(self._home, alone=False):
+            self._ensure_network(client, workload, "")
+            return networks.subnet(client, networks.name_for(self._home, workload))
 
     def _make_only(self, client: Client, workload: Workload, folder: Path, body: dict[str, Any]) -> str:
         """Make the container. One of that name which never ran is what an engine made too late, for a gateway that was

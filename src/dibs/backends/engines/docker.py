@@ -32,6 +32,7 @@ class DockerBackend(EngineBackend):
 
     name = "docker"
     wait_condition = "condition=not-running"
+    finds_names = True
 
     def __init__(self, home: Home, address: str = "") -> None:
         super().__init__(home, address)
@@ -144,6 +145,14 @@ class DockerBackend(EngineBackend):
             "StopTimeout": int(-(-workload.grace_seconds // 1)),
             "HostConfig": host,
         }
+        if workload.peers is not None:
+            own = workload.peers.hosts[workload.peers.rank]
+            if workload.network == "private":
+                aliases = [own, own.partition(".")[0]]
+                body["NetworkingConfig"] = {"EndpointsConfig": {form.network: {"Aliases": aliases}}}
+                body["Hostname"] = own.partition(".")[0]
+        if hosts := rendering.peer_hosts(form):
+            host["ExtraHosts"] = hosts
         if workload.publish:
             host["PortBindings"] = networks.ports(workload.publish)
             body["ExposedPorts"] = {port: {} for port in host["PortBindings"]}

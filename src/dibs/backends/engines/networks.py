@@ -21,7 +21,7 @@ import msgspec
 
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.engines.facts import Facts
-from dibs.backends.port import Capability, PublishedPort
+from dibs.backends.port import Capability, Peers, PublishedPort, Workload
 from dibs.errors import Conflict
 from dibs.home import Home
 from dibs.http import query, segment
@@ -29,11 +29,31 @@ from dibs.http import query, segment
 HOME, TENANT, NETWORK = "dibs.home", "dibs.tenant", "dibs.network"
 LOCK = "networks.lock"
 _CONFLICT = 409
+_FIRST_RANK = 10
 
 
-def name_of(home: Home, tenant: str) -> str:
-    """Tenants may have any name; an engine's networks may not."""
-    return "dibs-" + hashlib.sha256(f"{home.state}\0{tenant}".encode()).hexdigest()[:12]
+def name_of(home: Home, tenant: str, group: str = "") -> str:
+    """Tenants may have any name; an engine's networks may not. `group`: a network for the ranks of one job."""
+    words = f"{home.state}\0{tenant}\0{group}" if group else f"{home.state}\0{tenant}"
+    return "dibs-" + hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def name_for(home: Home, workload: Workload) -> str:
+    return name_of(home, workload.tenant, workload.peers.group if workload.peers is not None else "")
+
+
+def addresses(subnet: str, peers: Peers) -> list[str]:
+    """Of every rank in the network of its job. The first ones are the engine's own."""
+    import ipaddress
+
+    network = ipaddress.ip_network(subnet)
+    return [str(network[_FIRST_RANK + number]) for number in range(len(peers.hosts))]
+
+
+def names(peers: Peers, addresses: list[str]) -> list[str]:
+    """Lines of /etc/hosts, as engines want them told."""
+    pairs = zip(peers.hosts, addresses, strict=True)
+    return [f"{name}:{address}" for host, address in pairs for name in (host, host.partition(".")[0])]
 
 
 def capability(engine: str, facts: Facts) -> Capability:
@@ -106,9 +126,9 @@ def lock(home: Home, *, alone: bool) -> Iterator[None]:
         os.close(fd)
 
 
-def ensure(engine: str, client: Client, home: Home, tenant: str) -> None:
-    """The network of a tenant, made if it is not there. Raises Conflict if its name is another's."""
-    name = name_of(home, tenant)
+def ensure(engine: str, client: Client, home: Home, tenant: str, group: str = "", subnet: str = "") -> None:
+    """The network of a tenant or of a job, made if it is not there. Raises Conflict if its name is another's."""
+    name = name_of(home, tenant, group)
     labels = {HOME: str(home.state), TENANT: tenant}
     if engine == "docker":
         body: dict[str, Any] = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": labels}
@@ -119,6 +139,7 @@ def ensure(engine: str, client: Client, home: Home, tenant: str) -> None:
             "labels": labels,
             "options": {"isolate": "true"},
             "dns_enabled": False,
+            **({"subnets": [{"subnet": subnet}]} if subnet else {}),
         }
     try:
         found = _find(engine, client, name)
@@ -134,6 +155,13 @@ def ensure(engine: str, client: Client, home: Home, tenant: str) -> None:
             f"{engine} has a network of this name that dibs did not make", field="network", value=name,
             code="NETWORK_UNAVAILABLE", remedy=f"remove it: {engine} network rm {name}",
         )  # fmt: skip
+
+
+def subnet(client: Client, name: str) -> str:
+    """The addresses of a network of Podman's."""
+    document = client.call("GET", f"/networks/{segment(name)}/json")
+    found: str = document["subnets"][0]["subnet"]
+    return found
 
 
 def _find(engine: str, client: Client, name: str) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dibs.backends.engines import early, keeping, rendering
+from dibs.backends.engines import early, keeping, networks, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import Client, EngineError
@@ -114,6 +114,13 @@ class PodmanBackend(EngineBackend):
         }
         if workload.network == "private":
             body["networks"] = {form.network: {}}
+        if hosts := rendering.peer_hosts(form):
+            body["hostadd"] = hosts
+        if workload.peers is not None and form.subnet:
+            own = workload.peers.rank
+            address = networks.addresses(form.subnet, workload.peers)[own]
+            body["networks"] = {form.network: {"static_ips": [address]}}
+            body["hostname"] = workload.peers.hosts[own].partition(".")[0]
         if workload.publish:
             body["portmappings"] = [
                 {"host_ip": one.address, "host_port": one.host_port, "container_port": one.port, "protocol": "tcp"}

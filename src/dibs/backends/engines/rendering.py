@@ -47,7 +47,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     labels: dict[str, str]
     home: str
-    network: str  # host, none, or the name of the tenant's own
+    network: str  # host, none, or the name of the tenant's own, or of its job's
+    subnet: str = ""  # the addresses of its job's network, where ranks are found by address
     notes: tuple[str, ...] = ()
 
 
@@ -59,6 +60,7 @@ def form(
     home: Home,
     image_id: str | None,
     can_limit: CanLimit,
+    subnet: str = "",
 ) -> Form:
     """`image_id`: the image that was found or loaded; None while only looking."""
     problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
@@ -94,7 +96,8 @@ def form(
         facts=facts,
         labels=_labels(workload, home),
         home=str(home.state),
-        network=networks.name_of(home, workload.tenant) if workload.network == "private" else workload.network,
+        network=networks.name_for(home, workload) if workload.network == "private" else workload.network,
+        subnet=subnet,
         notes=(*notes, *devices.notes),
     )
 
@@ -217,7 +220,7 @@ def _labels(workload: Workload, home: Home) -> dict[str, str]:
         "dibs.sandbox": workload.id,
         "dibs.name": workload.name,
         "dibs.home": str(home.state),
-        **({networks.NETWORK: networks.name_of(home, workload.tenant)} if workload.network == "private" else {}),
+        **({networks.NETWORK: networks.name_for(home, workload)} if workload.network == "private" else {}),
         "dibs.devices": ",".join(str(device.id) for device in workload.devices),
     }
 
@@ -298,7 +301,7 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
     }
     if made.notes:
         native["notes"] = list(made.notes)
-    order = {"body": body, "data": handle_data(made), "final": image is not None}
+    order = {"body": body, "data": handle_data(made), "final": image is not None, "subnet": made.subnet}
     return Realisation(engine, native, expected, order)
 
 
@@ -348,6 +351,16 @@ def _names(env: Any) -> list[str]:
     return [line.partition("=")[0] for line in env] if isinstance(env, list) else list(env)
 
 
+def peer_hosts(made: Form) -> list[str]:
+    """The names of the ranks that it meets, where the engine has to be told their addresses."""
+    peers = made.workload.peers
+    if peers is None or made.workload.network == "none":
+        return []
+    if made.workload.network == "host":
+        return networks.names(peers, ["127.0.0.1"] * len(peers.hosts))
+    return networks.names(peers, networks.addresses(made.subnet, peers)) if made.subnet else []
+
+
 def handle_data(made: Form) -> dict[str, str]:
     """What later verbs need to know without asking the engine, but for the container's id and the engine's address."""
     workload = made.workload
@@ -355,6 +368,7 @@ def handle_data(made: Form) -> dict[str, str]:
         "NetworkMode": "bridge" if made.engine == "podman" and workload.network == "private" else made.network,
         "PortBindings": networks.ports(workload.publish),
         "GroupAdd": [str(group) for group in made.devices.groups],
+        **({"ExtraHosts": hosts} if (hosts := peer_hosts(made)) else {}),
         "LogConfig": LOG_TYPE[made.engine],
         "Tty": workload.tty,
         "OpenStdin": workload.interactive or workload.tty,

@@ -81,7 +81,7 @@ from dibs.errors import (
     Unsupported,
 )
 from dibs.home import Home
-from dibs.process import absent, name_of
+from dibs.process import ProcessName, absent, is_here, name_of
 
 if TYPE_CHECKING:
     import socket
@@ -176,7 +176,9 @@ class LocalBackend:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             shim = self._helpers.start("shim")
             group = cgroups.make(workload.id, workload.limits, shim.pid)
-            answer = shim.connection.ask(b"H", rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT))
+            spec = rendering.shim_spec(workload, realisation, folder, group, LOG_LIMIT)
+            spec += [("join", path)] if (path := _network_to_join(workload)) else []
+            answer = shim.connection.ask(b"H", spec)
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
             handle = _handle(workload, folder, answer, group, powers=native["powers"])
@@ -195,6 +197,8 @@ class LocalBackend:
                     code="DISK_FULL" if full else "", remedy="free some space; nothing was changed" if full else "",
                 ) from error  # fmt: skip
             raise
+        if workload.peers is not None and workload.peers.leader == workload.id and handle.init is not None:
+            _leaders[workload.id] = handle.init
         all_hooks = tuple(msgspec.convert(hook, Hook) for hook in native["hooks"])
         _held[str(folder)] = _Held(shim, workload, all_hooks, native["workdir"])
         return handle
@@ -542,6 +546,23 @@ class LocalBackend:
         if connection is not None:
             connection.ask(b"T", [("grace", "0.0")])
             connection.close()
+
+
+_leaders: dict[str, ProcessName] = {}  # the first processes of sandboxes whose network others join
+
+
+def _network_to_join(workload: Workload) -> str:
+    """The network namespace of the first rank of its job, which this process has made before; empty: its own."""
+    peers = workload.peers
+    if peers is None or workload.network == "host" or peers.leader == workload.id:
+        return ""
+    init = _leaders.get(peers.leader)
+    if init is None or not is_here(init):
+        raise BackendUnavailable(
+            "the first rank of its job is gone, and with it their network", field="sandbox", value=workload.id,
+            code="NETWORK_UNAVAILABLE",
+        )  # fmt: skip
+    return f"/proc/{init.pid}/ns/net"
 
 
 def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group, *, powers: bool) -> Handle:

@@ -17,7 +17,7 @@ from dibs.errors import Problem
 
 # Problems that another backend may not have; everything else is wrong anywhere.
 UNSUPPORTED_CODES = frozenset(
-    ("FIELD_NOT_SUPPORTED", "LIMIT_NOT_ENFORCEABLE", "DEVICE_NOT_ACCESSIBLE", "HOOK_NOT_FOUND")
+    ("FIELD_NOT_SUPPORTED", "LIMIT_NOT_ENFORCEABLE", "DEVICE_NOT_ACCESSIBLE", "HOOK_NOT_FOUND", "NETWORK_UNAVAILABLE")
 )
 
 

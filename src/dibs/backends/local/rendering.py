@@ -40,6 +40,9 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     user, trouble = checking.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
     problems = [*checking.wrong(workload, hidden_folders), *checking.wrong_for_local(workload), *trouble]
     problems += [*applied.problems, *checking.wrong_limits(workload)]
+    if _joins(workload) and os.geteuid() != 0:
+        reason = "an ordinary user's sandboxes cannot share a private network here"
+        problems.append(Problem("NETWORK_UNAVAILABLE", "network", workload.network, reason, "say network host"))
     if problems:
         unsupported = all(problem.code in checking.UNSUPPORTED_CODES for problem in problems)
         raise (Unsupported if unsupported else InvalidRequest)(problems)
@@ -63,6 +66,8 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if workload.network == "private":
         uplink = _uplink(workload, probes)
         rootfs.add_name_servers(layout, root="/" if host_root else root)
+    if workload.peers is not None:
+        rootfs.add_hosts(layout)
     if not host_root:
         layout.folder(workdir)
     wanted = _wanted(workload, applied, root)
@@ -86,8 +91,10 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     powers = has_powers(bwrap, user, host_root=host_root)
     if powers:
         args += [word for name in FILE_POWERS.values() for word in ("--cap-add", name)]
-    if not host_network:
+    if not host_network and not _joins(workload):
         args.append("--unshare-net")
+    if workload.peers is not None:
+        args += ["--hostname", workload.peers.hosts[workload.peers.rank].partition(".")[0]]
     if not workload.tty:
         args.append("--new-session")
     args += layout.args
@@ -138,6 +145,20 @@ def with_mounts(realisation: Realisation, table: mounts.Table | None = None) -> 
         raise _gone(str(error.filename or ""), error) from error
     expectation = msgspec.structs.replace(realisation.expectation, mounts=must, may_mount=may)
     return msgspec.structs.replace(realisation, expectation=expectation)
+
+
+def _joins(workload: Workload) -> bool:
+    """Whether it has the network of another sandbox, that of the first rank of its job."""
+    peers = workload.peers
+    return peers is not None and workload.network != "host" and peers.leader != workload.id
+
+
+def hosts(workload: Workload) -> str:
+    """Its /etc/hosts: all ranks are on one loopback, each under its names."""
+    assert workload.peers is not None
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines += [f"127.0.0.1 {host} {host.partition('.')[0]}" for host in workload.peers.hosts]
+    return "\n".join([*lines, ""])
 
 
 def _process(
@@ -276,6 +297,8 @@ def _uplink(workload: Workload, probes: Probes) -> dict[str, Any]:
     if taken:
         raise InvalidRequest(taken)
     text, forwarded = networks.resolv_conf(helper)
+    if _joins(workload):
+        return {"helper": "", "args": [], "publish": [], "resolv_conf": text}
     return {
         "helper": helper.name,
         "args": networks.arguments(helper, workload.publish, dns=forwarded),
@@ -285,7 +308,8 @@ def _uplink(workload: Workload, probes: Probes) -> dict[str, Any]:
 
 
 def _network(workload: Workload, uplink: dict[str, Any]) -> dict[str, str]:
-    found = {"network": f"{workload.network}, through {uplink['helper']}" if uplink else workload.network}
+    helper = uplink.get("helper", "")  # the first rank's connects the others too
+    found = {"network": f"{workload.network}, through {helper}" if helper else workload.network}
     return {**found, "published": ", ".join(map(str, workload.publish))} if workload.publish else found
 
 
@@ -359,6 +383,8 @@ def shim_spec(
     env = realisation.expectation.env
     spec += [("env", f"{name}={value}") for name, value in env.items() if not bubblewrap.is_loader_variable(name)]
     spec += [("cgroup", path) for path in group.folders]
+    if workload.peers is not None:
+        spec.append(("hosts", hosts(workload)))
     if native["uplink"]:
         spec += [("uplink", word) for word in native["uplink"]["args"]]
         spec.append(("nameservers", native["uplink"]["resolv_conf"]))

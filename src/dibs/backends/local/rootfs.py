@@ -212,6 +212,16 @@ def add_name_servers(layout: Layout, root: str = "/") -> None:
     layout.points.append(target)
 
 
+# Stands for the descriptor of the sandbox's own /etc/hosts.
+HOSTS_FD = "HOSTS"
+
+
+def add_hosts(layout: Layout) -> None:
+    """Put a file of its own in the place of /etc/hosts: the names of the ranks that it meets."""
+    layout.args += ["--perms", "0644", "--ro-bind-data", HOSTS_FD, "/etc/hosts"]
+    layout.points.append("/etc/hosts")
+
+
 def hide(layout: Layout, secrets: Iterable[str], binds: Iterable[Bind], *, host_root: bool) -> list[str]:
     """Cover folders wherever the layout or a bind would show them. Gives the places."""
     places: dict[str, bool] = {}

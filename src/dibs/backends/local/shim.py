@@ -82,6 +82,7 @@ else:
 PHASE_ROOM = 8
 MOUNTING = 1 << 21  # CAP_SYS_ADMIN, which no command has
 SETUP_TIME = 60  # seconds; arbitrary, and more than any set-up takes
+HOSTS_FD = "HOSTS"  # the same, of the /etc/hosts of a rank
 NAME_SERVERS_FD = "NAMESERVERS"  # in bubblewrap's arguments: the descriptor of a private network's resolv.conf
 EXIT_ROOM = 2048  # bytes reserved for exit.json at the start, so that a full disk cannot swallow the exit status
 
@@ -102,6 +103,17 @@ def quote(text: str) -> str:
             else:
                 out.append(f"\\u{point:04x}")
     return '"' + "".join(out) + '"'
+
+
+def enter_network(path: str) -> None:
+    """Have the network namespace of another sandbox from now on. OSError if that may not be."""
+    import _ctypes  # as in `keyring`
+
+    network = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    call = _ctypes.dlsym(_ctypes.dlopen(None, 0), "setns")  # type: ignore[arg-type]
+    if _ctypes.call_function(call, (network, 0x40000000)) != 0:
+        raise OSError(1, f"the network {path} cannot be joined")
+    os.close(network)
 
 
 class Shim(Keeper):
@@ -133,7 +145,9 @@ class Shim(Keeper):
         self.args = [v for k, v in spec if k == "arg"]
         sources = [v for k, v in spec if k == "source"]
         self.sources = dict(zip(sources, [v for k, v in spec if k == "identity"], strict=True))
-        self.name_servers = one.get("nameservers", "")
+        # Files of its own, by what stands for their descriptors in bubblewrap's arguments.
+        self.own_files = [(NAME_SERVERS_FD, one.get("nameservers", "")), (HOSTS_FD, one.get("hosts", ""))]
+        self.join = one.get("join", "")  # the network namespace that it has in common with others
         self.command = [v for k, v in spec if k == "cmd"]
         self.env = dict(v.split("=", 1) for k, v in spec if k == "env")
         self.groups = [v for k, v in spec if k == "cgroup"]
@@ -210,12 +224,13 @@ class Shim(Keeper):
         except OSError as error:
             raise RuntimeError(f"{error.filename} cannot be mounted: {error.strerror}") from error
         passed = {info, block, rules, *sources}
-        if self.name_servers:
-            servers, filled = os.pipe()  # a pipe has room for more
-            os.write(filled, self.name_servers.encode())
-            os.close(filled)
-            passed.add(servers)
-            args = [str(servers) if word == NAME_SERVERS_FD else word for word in args]
+        for name, content in self.own_files:
+            if content:
+                reading, filled = os.pipe()  # a pipe has room for more
+                os.write(filled, content.encode())
+                os.close(filled)
+                passed.add(reading)
+                args = [str(reading) if word == name else word for word in args]
         argv = [self.bwrap, *args, "--json-status-fd", str(info), "--block-fd", str(block), "--seccomp", str(rules)]
         if self.all_ids:
             namespace = self.user_namespace()
@@ -233,6 +248,8 @@ class Shim(Keeper):
                     hand_over(child, *self.user)
                     lone()
                     switch(*self.user)
+                if self.join:
+                    enter_network(self.join)
                 keyring.join_own()
                 become(child, self.tty)
                 for fd in passed:

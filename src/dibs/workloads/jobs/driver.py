@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import msgspec
 
-from dibs.backends.port import Backend, Session
+from dibs.backends.port import Backend, Peers, Session
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Busy, Conflict, DibsError, NotFound, QuotaExceeded
 from dibs.ledger.jobs import JobBook, JobRow, JobState
@@ -202,11 +202,14 @@ class Driver:
         group = f"{row.id}.{status.attempt + 1}"
         backend = self._backend
         everyone = self._planned().ranks
+        ids = [SandboxId(new_id("sb")) for _ in ranks]
+        hosts = tuple(rank.host for rank in ranks)
         return [
             Order(
                 spec=meant_for(rank.spec, backend.name, self._w.registry),
                 backend=backend,
-                sandbox_id=SandboxId(new_id("sb")),
+                sandbox_id=ids[place],
+                peers=Peers(group, hosts, place, ids[0]),
                 who=who,
                 base_env=options.base_env,
                 foreground=self._on_session is not None,
@@ -218,7 +221,7 @@ class Driver:
                     "DIBS_JOB": row.name,
                 },
             )
-            for rank in ranks
+            for place, rank in enumerate(ranks)
         ]  # fmt: skip
 
     def _book_all(

@@ -33,8 +33,11 @@ def merged(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str], 
 
 
 def _of(workloads: Workloads, name: str, sandbox_id: str) -> Iterator[RankLog]:
-    for record in workloads.logs(sandbox_id):
-        yield RankLog(name, record)
+    try:
+        for record in workloads.logs(sandbox_id):
+            yield RankLog(name, record)
+    except NotFound:
+        return  # it was never finished, or is removed: there is nothing to read
 
 
 def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str]) -> Iterator[RankLog]:

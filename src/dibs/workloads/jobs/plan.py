@@ -20,6 +20,7 @@ from dibs.workloads.jobs import stages
 from dibs.workloads.jobs.model import JobSpec, RankStatus
 from dibs.workloads.jobs.pods import IMAGE_OPTIONAL, Pod
 from dibs.workloads.jobs.volumes import Volumes
+from dibs.workloads.registry import ENGINES
 
 Json = dict[str, Any]
 
@@ -93,6 +94,8 @@ def plan_job(spec: JobSpec, home: Home, job_id: str, tenant: str, backend: str) 
     for number, rank in enumerate(ranks_of(rendered, facts)):
         pod = pod_spec(by_name[rank.job])
         network = "host" if pod.get("hostNetwork") else options.network
+        if not network and backend in ENGINES:
+            network = "private"  # a network for this job alone, where its ranks have names
         path = f"spec.replicatedJobs[{places[rank.job]}].template.spec.template.spec"
         # Every rank of a replicated job is the same: what is wrong with one is said once.
         trouble = found if rank.job not in seen else Refusals()

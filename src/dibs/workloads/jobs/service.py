@@ -206,7 +206,7 @@ class Jobs:
         job = self.get(reference)
         names = [one.name for one in job.ranks]
         if rank:
-            names = [_named(job, rank)]
+            names = [rank_named(job, rank)]
         return merged(self, self._w, job.id, names, follow=follow)
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def _ttl(spec: JobSpec) -> float | None:
     return None if found is None else float(found)
 
 
-def _named(job: Job, rank: str) -> str:
+def rank_named(job: Job, rank: str) -> str:
     """The full name of a rank."""
     for number, one in enumerate(job.ranks):
         if rank in (one.name, one.host, str(number), f"{one.job}-{one.index}"):

@@ -26,6 +26,22 @@ TO_FILL = "???"  # written as the output of a command, it is replaced by the rea
 # code -> (exit code, meaning). The exit code is that of the error which usually carries it.
 MEANINGS: dict[str, tuple[str, str]] = {
     "CLASS_MISSING": ("80", "the cluster has no such DeviceClass, and none that stands for it"),
+    "EXEC_FAILED": ("86", "a cluster's node could not run a further command; its words are told"),
+    "EXPIRY_FIXED": ("81", "the kubelet keeps the time to live of a pod, which can only be brought forward"),
+    "KIND_NOT_INSTALLED": (
+        "81",
+        "the cluster does not have the kind of workload that is configured, or another version",
+    ),
+    "PATH_NOT_FOUND": ("89", "there is no such file or folder in the sandbox"),
+    "PATH_REFUSED": ("80", "the kernel's own files (/proc, /sys, /dev) are not copied"),
+    "PAUSE_UNSUPPORTED": ("81", "the backend cannot pause a sandbox"),
+    "SANDBOX_GONE": ("89", "the pod of a sandbox is being deleted"),
+    "SHELL_NEEDED": ("81", "it needs a POSIX shell in the image, which has none"),
+    "TAR_MISSING": ("81", "files go in and out of a pod with the image's tar, and it has none"),
+    "TEMPLATE_CONFLICT": ("80", "a request and the configured base template say different things; both are named"),
+    "TEMPLATE_DEVICES": ("80", "a base template hands out devices; only requests do"),
+    "TEMPLATE_INVALID": ("80", "the configured base template is not a pod template"),
+    "TEMPLATE_UNREADABLE": ("91", "the file of the base template cannot be read"),
     "COUNT_NEEDED": ("80", "`all` was asked for on a cluster; say how many"),
     "EXACT_DEVICE_ON_CLUSTER": ("80", "an exact device was asked for on a cluster, where the scheduler chooses"),
     "EXTENDED_RESOURCE_CANNOT": ("80", "an extended resource was demanded for what only a claim can say"),

@@ -244,6 +244,11 @@ class Connection:
                 line.sock.shutdown(socket.SHUT_RDWR)
 
     @property
+    def authority(self) -> str:
+        """What a request names as its host."""
+        return self._host
+
+    @property
     def idle(self) -> bool:
         """Whether the next request can use the line that is open."""
         return self._line is not None and self._line.usable()

@@ -74,6 +74,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     oidc_tenant_claim: str = "tenant"
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A Kubernetes cluster that sandboxes run on."""
+
+    context: str = ""  # empty: the current one, or the cluster that dibs runs in
+    kubeconfig: str = ""  # empty: KUBECONFIG, or ~/.kube/config
+    namespace: str = ""  # empty: the context's
+    kind: str = "Pod"
+    template: str = ""  # a file with a pod template that every sandbox is merged into
+    pending: float = 600.0
+    preflight: bool = True
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set."""
 
@@ -84,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     docker_socket: str = ""
     fake_cluster: str = ""
     podman_socket: str = ""
+    clusters: dict[str, ClusterSettings] = {}  # by backend: kubernetes, kubernetes-NAME
     gateway: GatewaySettings = GatewaySettings()
     tenants: dict[str, Quota] = {}
 
@@ -251,6 +264,13 @@ def _absolute(value: Any) -> str:
     return text
 
 
+def _namespace(value: Any) -> str:
+    text = _text(value)
+    if text and NAME.fullmatch(text) is None:
+        raise ValueError("must be up to 63 lower-case letters, digits and -")
+    return text
+
+
 def _place(value: Any) -> str:
     text = _text(value)
     if text and not text.startswith(("/", "https://", "http://")):
@@ -292,6 +312,25 @@ FAKE: tuple[Setting, ...] = (
     Setting("cluster", "fake_cluster", _absolute,
             "The file of a simulated cluster, for tests: its scheduler chooses devices, and nothing runs.",
             "DIBS_FAKE_CLUSTER", "none"),
+)  # fmt: skip
+KUBERNETES: tuple[Setting, ...] = (
+    Setting("context", "context", _text, "The context of the kubeconfig, or in-cluster.",
+            "DIBS_KUBERNETES_CONTEXT", "the current one, or the cluster that dibs runs in"),
+    Setting("kubeconfig", "kubeconfig", _absolute, "The kubeconfig file.", "DIBS_KUBERNETES_KUBECONFIG",
+            "KUBECONFIG, or ~/.kube/config"),
+    Setting("namespace", "namespace", _namespace, "The namespace of the sandboxes.", "DIBS_KUBERNETES_NAMESPACE",
+            "the context's"),
+    Setting("kind", "kind", _one_of("Pod", "Sandbox", "BatchSandbox"),
+            "What a sandbox is: a Pod, or a Sandbox (agent-sandbox) or BatchSandbox (OpenSandbox) around one.",
+            "DIBS_KUBERNETES_KIND", "Pod"),
+    Setting("template", "template", _absolute,
+            "A file with a pod template (metadata and spec) that every sandbox is merged into; conflicts are refused.",
+            "DIBS_KUBERNETES_TEMPLATE", "none"),
+    Setting("pending", "pending", _seconds(1, 30 * 86400),
+            "How long a sandbox may wait for a place if its request does not say.", "DIBS_KUBERNETES_PENDING", "10m"),
+    Setting("preflight", "preflight", _flag,
+            "Refuse what no node of the cluster could ever run. Switch it off where nodes are added on demand.",
+            "DIBS_KUBERNETES_PREFLIGHT", "true"),
 )  # fmt: skip
 GATEWAY: tuple[Setting, ...] = (
     Setting("listen", "listen", _listens,
@@ -363,6 +402,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "mounts": MOUNTS, "docker": DOCKER, "podman": PODMAN, "gateway": GATEWAY, "fake": FAKE,
 }  # fmt: skip
 _PREFIX = "DIBS_GATEWAY_"
+_NAMED = ("kubernetes", "clusters", "images", "tenants")  # sections that are not one table of settings
 _DEFAULTS = Settings()
 
 
@@ -421,8 +461,8 @@ def _document(path: str, *, must_exist: bool, problems: list[Problem]) -> dict[s
 
 def _read_document(document: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    plain = {key: value for key, value in document.items() if key not in (*SECTIONS, "images", "tenants")}
-    _read_table(plain, TOP, "", values, problems, also=(*SECTIONS, "images", "tenants"))
+    plain = {key: value for key, value in document.items() if key not in (*SECTIONS, *_NAMED)}
+    _read_table(plain, TOP, "", values, problems, also=(*SECTIONS, *_NAMED))
     for name, table in SECTIONS.items():
         section = _section(document, name, problems)
         target: dict[str, Any] = {}
@@ -431,6 +471,8 @@ def _read_document(document: Mapping[str, Any], problems: list[Problem]) -> dict
             values["gateway"] = target
         else:
             values |= target
+    clusters = _read_clusters(document, problems)
+    values |= {"clusters": clusters} if clusters else {}
     images = _section(document, "images", problems)
     for name, place in images.items():
         if not isinstance(place, str) or not place.startswith("/"):
@@ -448,6 +490,26 @@ def _read_document(document: Mapping[str, Any], problems: list[Problem]) -> dict
         _read_table(section, TENANT, f"tenants.{name}.", quota, problems)
         tenants[name] = Quota(**quota)
     return values | ({"tenants": tenants} if tenants else {})
+
+
+def _read_clusters(document: Mapping[str, Any], problems: list[Problem]) -> dict[str, ClusterSettings]:
+    """`[kubernetes]` is the backend of that name, `[clusters.prod]` is `kubernetes-prod`."""
+    given = {"kubernetes": ("kubernetes", document["kubernetes"])} if "kubernetes" in document else {}
+    for name, section in _section(document, "clusters", problems).items():
+        if NAME.fullmatch(name) is None or len(name) > 20 or not isinstance(section, dict):
+            remedy = "write it as [clusters.prod], with up to 20 lower-case letters, digits and -"
+            problems.append(Problem("SETTING_INVALID", f"clusters.{name}", "", "this cannot be a cluster", remedy))
+            continue
+        given[f"kubernetes-{name}"] = (f"clusters.{name}", section)
+    found: dict[str, ClusterSettings] = {}
+    for backend, (place, section) in given.items():
+        if not isinstance(section, dict):
+            problems.append(Problem("SETTING_INVALID", place, _shown(section), "this is a section", f"write [{place}]"))
+            continue
+        values: dict[str, Any] = {}
+        _read_table(section, KUBERNETES, f"{place}.", values, problems)
+        found[backend] = ClusterSettings(**values)
+    return found
 
 
 def _section(document: Mapping[str, Any], name: str, problems: list[Problem]) -> dict[str, Any]:
@@ -491,6 +553,13 @@ def _read_environment(
         for setting in table:
             if env.get(setting.variable):
                 _read_one(setting, setting.variable, env[setting.variable], values, problems)
+    cluster: dict[str, Any] = {}
+    for setting in KUBERNETES:
+        if env.get(setting.variable):
+            _read_one(setting, setting.variable, env[setting.variable], cluster, problems)
+    if cluster:
+        clusters = values.setdefault("clusters", {})
+        clusters["kubernetes"] = msgspec.structs.replace(clusters.get("kubernetes", ClusterSettings()), **cluster)
     known = {f"{_PREFIX}{setting.key.upper()}": setting for setting in GATEWAY}
     for name in sorted(env):
         if not name.startswith(_PREFIX):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conformance.factories import DIFFERENCES, FACTORIES, Factory
 
-from dibs.backends.port import Backend, Exec, Exit, Handle, Phase, Session, Status, Workload
+from dibs.backends.port import Backend, Exec, Exit, Handle, Network, Phase, Session, Status, Workload
 
 PATIENCE = 60.0
 _numbers = itertools.count()
@@ -35,6 +35,11 @@ class Subject:
         assert feature in DIFFERENCES, f"{feature} is no named difference"
         if feature in self.factory.differences:
             pytest.skip(f"{self.factory.name}: {self.factory.differences[feature]}")
+
+    @property
+    def alone(self) -> Network:
+        """A network on which only its own servers are."""
+        return "private" if "isolation" in self.factory.differences else "none"
 
     def workload(self, *command: str, **fields: Any) -> Workload:
         name = f"c{os.getpid()}x{next(_numbers)}"

@@ -3,7 +3,7 @@
 A difference is a named line: what the suite then does not ask of the backend, and why. Whoever adds a backend adds a
 factory; whoever removes a difference runs more tests.
 
-Engines of further versions run the tests of `SMALLER`, and everything with DIBS_SOAK=1.
+Engines of further versions, and a cluster, run the tests of `SMALLER`, and everything with DIBS_SOAK=1.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.cluster import images as cluster_images
+from tests.cluster import shared as clusters
 from tests.engines import images, shared
 
 from dibs.backends.fake import FakeBackend
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Backend
 from dibs.home import Home
+from dibs.settings import ClusterSettings
 
 
 class Factory(msgspec.Struct, frozen=True):
@@ -30,7 +33,7 @@ class Factory(msgspec.Struct, frozen=True):
     differences: dict[str, str] = {}
     missing: Callable[[], str] = lambda: ""  # why it cannot be had here; starts what it needs
     fields: dict[str, Any] = {}  # what every workload there needs
-    further: bool = False  # another version of one that is here already
+    further: bool = False  # another version of one that is here already, or slow
 
     def runs(self, test: str) -> bool:
         return not self.further or bool(os.environ.get("DIBS_SOAK")) or test in SMALLER
@@ -73,6 +76,32 @@ def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
     return Factory(label, make, differences, missing, {"image": images.REFERENCE}, further=bool(version))
 
 
+def _kubernetes() -> Factory:
+    def missing() -> str:
+        found = clusters.nodes()
+        return found if isinstance(found, str) else ""
+
+    def make(_: Path) -> Backend:
+        from dibs.backends.kubernetes.backend import KubernetesBackend
+
+        found = clusters.nodes()
+        assert not isinstance(found, str)
+        kubeconfig = str(found.kubeconfig())
+        return KubernetesBackend("kubernetes", ClusterSettings(kubeconfig=kubeconfig, namespace="default"))
+
+    differences = {
+        "held": "a pod runs when its node is ready: it is looked at right after the start",
+        "work": "its root is an image: the working folder is made in it, not shared with the host",
+        "granted": "its scheduler chooses the devices: tests/cluster claims them",
+        "pause": "Kubernetes cannot freeze a container: refused by name",
+        "kill": "a kubelet asks with SIGTERM first, and kills a second later",
+        "streams": "a kubelet's log does not tell stdout from stderr",
+        "isolation": "a pod has the network of its cluster",
+    }
+    fields = {"image": cluster_images.BUSYBOX, "private": True}  # as through a gateway: its expiry can be renewed
+    return Factory("kubernetes", make, differences, missing, fields, further=True)  # a pod takes seconds to end
+
+
 FACTORIES = (
     Factory(
         "fake",
@@ -85,11 +114,12 @@ FACTORIES = (
     Factory("local", _local),
     _engine("docker"),
     _engine("podman"),
+    _kubernetes(),
     _engine("docker", "sid", "28"),
     _engine("podman", "bookworm", "4.3"),
 )
 
-DIFFERENCES = frozenset(("shell", "descriptor", "held", "work"))
+DIFFERENCES = frozenset(("shell", "descriptor", "held", "work", "granted", "pause", "kill", "streams", "isolation"))
 
 # Where versions of an engine differ: devices, limits, further commands, a life from its beginning to its end.
 SMALLER = frozenset(

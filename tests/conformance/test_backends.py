@@ -66,6 +66,7 @@ def test_render_changes_nothing(subject: Subject) -> None:
 
 
 def test_what_is_expected_is_observed(subject: Subject) -> None:
+    subject.needs("granted")
     workload = subject.workload("sleep", "1000", devices=(DEVICE,))
     folder = subject.folder / "home" / "sandboxes" / workload.id
     realisation = subject.backend.render(workload, folder)
@@ -161,7 +162,7 @@ def test_stop_without_grace_kills(subject: Subject) -> None:
     subject.backend.stop(handle, 0)
     status = subject.backend.status(handle)
     assert status.exit is not None
-    assert (status.exit.reason, status.exit.code) == ("stopped", 137)
+    assert (status.exit.reason, status.exit.code) == ("stopped", 143 if "kill" in subject.factory.differences else 137)
 
 
 def test_waiting_has_an_end(subject: Subject) -> None:
@@ -281,9 +282,10 @@ def test_exec_of_a_missing_command_is_told(subject: Subject) -> None:
 
 def test_exec_in_an_ended_or_paused_one_is_a_conflict(subject: Subject) -> None:
     handle = subject.start("sleep", "1000")
-    subject.backend.pause(handle)
-    with pytest.raises(Conflict):
-        subject.backend.exec(handle, Exec(command=("true",)))
+    if "pause" not in subject.factory.differences:
+        subject.backend.pause(handle)
+        with pytest.raises(Conflict):
+            subject.backend.exec(handle, Exec(command=("true",)))
     subject.backend.stop(handle, 0)
     with pytest.raises(Conflict):
         subject.backend.exec(handle, Exec(command=("true",)))
@@ -292,7 +294,19 @@ def test_exec_in_an_ended_or_paused_one_is_a_conflict(subject: Subject) -> None:
 # --- pause
 
 
+def test_a_pause_that_cannot_be_had_is_refused_by_name(subject: Subject) -> None:
+    if "pause" not in subject.factory.differences:
+        pytest.skip(f"{subject.factory.name} can pause")
+    handle = subject.start("sleep", "1000")
+    for verb in (subject.backend.pause, subject.backend.resume):
+        with pytest.raises(Unsupported) as caught:
+            verb(handle)
+        assert caught.value.code == "PAUSE_UNSUPPORTED"
+    assert subject.backend.status(handle).phase is Phase.RUNNING
+
+
 def test_pause_and_resume_can_be_repeated(subject: Subject) -> None:
+    subject.needs("pause")
     handle = subject.start("sleep", "1000")
     for _ in range(2):
         subject.backend.pause(handle)
@@ -304,6 +318,7 @@ def test_pause_and_resume_can_be_repeated(subject: Subject) -> None:
 
 
 def test_a_paused_one_can_be_stopped(subject: Subject) -> None:
+    subject.needs("pause")
     handle = subject.start("sleep", "1000")
     subject.backend.pause(handle)
     subject.backend.stop(handle, 10)
@@ -423,6 +438,7 @@ def test_a_stream_that_is_no_archive_is_refused(subject: Subject) -> None:
 
 def test_both_streams_are_kept_apart(subject: Subject, collect: Collect) -> None:
     subject.needs("shell")
+    subject.needs("streams")
     handle = subject.create("sh", "-c", "echo out; echo err >&2; exit 9")
     session = subject.keep(subject.backend.attach(handle))
     subject.backend.start(handle)
@@ -442,6 +458,7 @@ def test_a_terminal_has_a_size(subject: Subject, collect: Collect) -> None:
 
 def test_only_the_leased_nodes_are_inside(subject: Subject, collect: Collect) -> None:
     subject.needs("shell")
+    subject.needs("granted")
     handle = subject.create("sh", "-c", "ls -d /dev/simgpu*", devices=(DEVICE,))
     session = subject.keep(subject.backend.attach(handle))
     subject.backend.start(handle)

@@ -129,7 +129,7 @@ def test_an_ended_one_uses_nothing_that_could_be_told(subject: Subject) -> None:
 
 
 def test_a_port_on_which_nothing_listens_is_not_found(subject: Subject) -> None:
-    handle = subject.start("sleep", "1000", network="none")
+    handle = subject.start("sleep", "1000", network=subject.alone)
     with pytest.raises(NotFound):
         subject.backend.connect(handle, 8123)
 
@@ -153,7 +153,7 @@ def test_a_connection_goes_to_its_own_loopback(subject: Subject) -> None:
             assert connection.recv(100) == b"hello"
         return
     subject.needs("shell")
-    handle = subject.start("sh", "-c", ECHO, network="none")
+    handle = subject.start("sh", "-c", ECHO, network=subject.alone)
     for record in subject.backend.logs(handle, follow=True):
         if b"ready" in record.data:
             break

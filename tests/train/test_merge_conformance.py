@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dibs.train import merge as merging
-from dibs.train.merge import MergeRefused, merge
-from dibs.train.merge_keys import KINDS
+from dibs.kube import merge as merging
+from dibs.kube.merge import MergeRefused, merge
+from dibs.kube.merge_keys import KINDS
 
 # The words of the reference, and the reason that is given here.
 REASONS = {

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from dibs.train.merge import MergeRefused, merge
-from dibs.train.merge_keys import KINDS
+from dibs.kube.merge import MergeRefused, merge
+from dibs.kube.merge_keys import KINDS
 
 Json = dict[str, Any]
 

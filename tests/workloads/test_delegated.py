@@ -11,7 +11,7 @@ from tests.workloads.admitting import admit
 
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.fake.scheduled import FakeClusterBackend
-from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, Timeout, Unsupported
+from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, InvalidRequest, Timeout, Unsupported
 from dibs.home import Home
 from dibs.ledger.rows import Bound, Delegated, LeasedDevice
 from dibs.ledger.store import Ledger
@@ -145,9 +145,12 @@ def test_a_card_that_is_not_there_ends_it(
 
 
 def test_what_a_scheduler_cannot_be_told_is_refused(service: Workloads, cluster: FakeCluster) -> None:
-    for field in ({"gpu": "all"}, {"gpu": "80GB..:1"}, {"device": "nvidia.com/gpu=0"}):
+    for field in ({"gpu": "80GB..:1"}, {"device": "nvidia.com/gpu=0"}):
         with pytest.raises(Unsupported):
             service.create(parse_spec({"backend": "fake-cluster", "command": SLEEP, **field}))
+    with pytest.raises(InvalidRequest) as refused:
+        service.create(parse_spec({"backend": "fake-cluster", "command": SLEEP, "gpu": "all"}))
+    assert refused.value.code == "COUNT_NEEDED"
     assert cluster.pods() == []
 
 

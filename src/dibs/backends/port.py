@@ -197,6 +197,8 @@ class Expectation(msgspec.Struct, frozen=True):
                 expected must be observed, and one observed must be expected
     may_env     variables that the runtime sets by itself, to values of its own
     may_mount   mounts that the runtime may add by itself; they only take something away
+    open        parts of which more may be seen than is expected: "env" where the image's own variables are not known,
+                "nodes" where a driver on a cluster's node decides which nodes a device has; then there must be some
     """
 
     nodes: tuple[NodeFact, ...] = ()
@@ -207,6 +209,7 @@ class Expectation(msgspec.Struct, frozen=True):
     process: dict[str, str] = {}
     may_env: tuple[str, ...] = ()
     may_mount: tuple[MountFact, ...] = ()
+    open: tuple[Literal["env", "nodes"], ...] = ()
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -331,13 +334,18 @@ class Scheduler(Protocol):
     after `create`. What was created outlives its creator, and `create` finds it again by its id."""
 
     domain: str  # "cluster:" and a name; the ledger's rows and its unique index are keyed by it
+    patience: float  # seconds that a request may wait for a place if it does not say
 
     def placement(self, handle: Handle) -> Placement:
         """Asked again and again; it must not wait. Raises NotFound if the workload is gone."""
         ...
 
-    def nodes(self, placement: Placement) -> tuple[NodeFact, ...]:
-        """The device nodes that must be seen in a workload with this placement."""
+    def nodes(self, placement: Placement) -> tuple[NodeFact, ...] | None:
+        """The device nodes that must be seen in a workload with this placement; None: its driver decides on them."""
+        ...
+
+    def await_change(self, handle: Handle, timeout: float) -> None:
+        """Return as soon as `placement` may have something new to say, after `timeout` seconds at the latest."""
         ...
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BACKENDS = ("auto", "local", "docker", "podman")
+BACKENDS = ("auto", "local", "docker", "podman", "kubernetes")
 
 
 def sandbox_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:

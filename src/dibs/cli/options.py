@@ -10,7 +10,7 @@ import click
 
 from dibs.cli.names import backend_names, device_names, gpu_requests
 from dibs.errors import InvalidRequest, Problem
-from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.request.spec import ELSEWHERE, SandboxSpec, family, parse_spec
 
 _RESOURCES = (
     click.option(
@@ -31,7 +31,7 @@ _RESOURCES = (
     click.option("--allow-busy", is_flag=True, help="Also take GPUs that processes outside dibs use."),
     click.option(
         "--backend", metavar="NAME", shell_complete=backend_names,
-        help="Where to run: auto, local, docker, podman. Default: auto.",
+        help="Where to run: auto, local, docker, podman, kubernetes. Default: auto.",
     ),
 )  # fmt: skip
 _WORKLOAD = (
@@ -150,7 +150,7 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         if values.get(key) is not None:
             inside = values[key] == "host" or (key == "workdir" and mapping.get("image"))
             mapping[key] = values[key] if inside else os.path.abspath(values[key])
-    if mapping.get("image") and not mapping.get("workdir"):
+    if mapping.get("image") and not mapping.get("workdir") and family(str(mapping.get("backend"))) not in ELSEWHERE:
         _bring_working_directory(mapping)
     if values.get("env"):
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}

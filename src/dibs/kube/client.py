@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from dibs.http import Connection, ProtocolError, Response, query, segment
 from dibs.kube import errors
 from dibs.kube.config import ClusterConfig
 from dibs.kube.credentials import Credentials
+
+if TYPE_CHECKING:
+    from dibs.kube.channels import Channels
 
 T = TypeVar("T")
 
@@ -134,6 +137,18 @@ class Cluster:
         labels: str | None = None,
     ) -> list[T]:
         """All objects of a kind, in a namespace or everywhere. A list that expires half way is started again."""
+        return self.listing(resource, kind, namespace, fields=fields, labels=labels)[0]
+
+    def listing(
+        self,
+        resource: Resource,
+        kind: type[T],
+        namespace: str | None = None,
+        *,
+        fields: str | None = None,
+        labels: str | None = None,
+    ) -> tuple[list[T], str]:
+        """`items`, and the resource version from which a watch continues."""
         subject = f"list {_said(resource, namespace)}"
         page_type: Any = _Page[kind]  # type: ignore[valid-type]
         for last in (False, True):
@@ -152,7 +167,7 @@ class Cluster:
                     found += page.items or ()
                     token = page.metadata.continue_
                     if not token:
-                        return found
+                        return found, page.metadata.resource_version
             except errors.Expired:
                 if last:
                     raise
@@ -242,6 +257,7 @@ class Cluster:
         *,
         since: str,
         fields: str | None = None,
+        labels: str | None = None,
         seconds: int = 300,
     ) -> Iterator[tuple[str, T]]:
         """Events after a resource version: type and object, bookmarks among them, until the server ends it.
@@ -249,8 +265,9 @@ class Cluster:
         Raises `errors.Expired` where the version is too old: list again, then watch from there.
         """
         asked = query(
-            watch=True, allowWatchBookmarks=True, resourceVersion=since, fieldSelector=fields, timeoutSeconds=seconds
-        )
+            watch=True, allowWatchBookmarks=True, resourceVersion=since, fieldSelector=fields, labelSelector=labels,
+            timeoutSeconds=seconds,
+        )  # fmt: skip
         subject = f"watch {_said(resource, namespace)}"
         connection = self._open()
         self._watches.append(connection)
@@ -269,6 +286,48 @@ class Cluster:
         finally:
             self._watches.remove(connection)
             connection.close()
+
+    def interrupt(self) -> None:
+        """From another thread: end the watches that this one follows."""
+        for connection in list(self._watches):
+            connection.interrupt()
+
+    # -- streams
+
+    def stream(self, path: str, subject: str, *, silence: float = 3600.0) -> tuple[Connection, Response]:
+        """An answer that is read as it comes, on a connection of its own that the caller closes.
+
+        `silence`: how long it may say nothing, in seconds.
+        """
+        connection = self._open()
+        try:
+            response = self._request(connection, "GET", path, None, {}, silence)
+            if response.status >= 400:
+                raise self._failure(response, subject)
+        except OSError as error:
+            connection.close()
+            raise errors.from_line(error, self.name, self.config.server) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection, response
+
+    def channels(self, path: str, protocol: str, subject: str) -> Channels:
+        """Several streams over one WebSocket, for exec, attach and port-forward; the caller closes it."""
+        from dibs.kube.channels import Channels, Declined
+
+        for last in (False, True):
+            self.requests += 1
+            connection = self._open()
+            try:
+                return Channels(connection.connect(), connection.authority, path, protocol, self._credentials.headers())
+            except Declined as declined:
+                failure = errors.from_status(_status_of(declined.body), declined.status, self.name, subject)
+                if last or not (isinstance(failure, errors.Unauthorized) and self._credentials.renew()):
+                    raise failure from None
+            except OSError as error:
+                raise errors.from_line(error, self.name, self.config.server) from error
+        raise AssertionError("unreachable")
 
     # -- the line
 
@@ -329,12 +388,7 @@ class Cluster:
         return connection.request(method, path, body, headers=wanted, timeout=timeout)
 
     def _failure(self, response: Response, subject: str) -> DibsError:
-        body = response.read(1 << 22)
-        try:
-            status = msgspec.json.decode(body)
-        except msgspec.DecodeError:
-            status = {"message": body[:300].decode("utf-8", "replace").strip()} if body.strip() else {}
-        return errors.from_status(status, response.status, self.name, subject)
+        return errors.from_status(_status_of(response.read(1 << 22)), response.status, self.name, subject)
 
     def _decoded(self, body: bytes, kind: Any) -> Any:
         try:
@@ -366,6 +420,13 @@ class Cluster:
 class _Event(msgspec.Struct):
     type: str
     object: msgspec.Raw
+
+
+def _status_of(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {"message": body[:300].decode("utf-8", "replace").strip()} if body.strip() else {}
 
 
 def _said(resource: Resource, namespace: str | None, name: str = "") -> str:

@@ -50,11 +50,14 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     exec: ExecPlugin | None = None
 
 
-def find_cluster(name: str | None = None) -> ClusterConfig:
-    """The cluster of a context; without a name the current context, or the cluster that dibs itself runs in."""
+def find_cluster(name: str | None = None, kubeconfig: str = "") -> ClusterConfig:
+    """The cluster of a context; without a name the current context, or the cluster that dibs itself runs in.
+
+    `kubeconfig`: the file to read, in place of what the environment names.
+    """
     if name == IN_CLUSTER:
         return _in_cluster()
-    files = [file for file in kubeconfig_files() if file.exists()]
+    files = [Path(kubeconfig)] if kubeconfig else [file for file in kubeconfig_files() if file.exists()]
     if not files:
         if name is None and in_cluster():
             return _in_cluster()

@@ -121,7 +121,7 @@ def _unscheduled(cluster: Cluster, answer: Waiting, pod: core.Pod) -> Waiting:
     reasons += _quota(cluster, pod.metadata.namespace, [one.message for one in answer.words])
     nodes: tuple[NodeVerdict, ...] = ()
     if not troubles:
-        nodes = _nodes(pod, claims, inventory)
+        nodes = judge_nodes(pod, claims, inventory)
     answer = msgspec.structs.replace(answer, notes=tuple(dict.fromkeys(notes)))
     concluded = _concluded(answer, inventory, nodes, reasons, deciding=not reasons, not_judged=not_judged(pod))
     return msgspec.structs.replace(concluded, reasons=(*concluded.reasons, *silent))
@@ -150,7 +150,7 @@ def _concluded(
     not_judged: list[str],
 ) -> Waiting:
     """The answer with its short form: the object's own reasons, else those of the nearest node."""
-    nearest = _nearest(nodes)
+    nearest = nearest_of(nodes)
     if deciding:
         if nearest is not None and nearest.fits:
             also = f"; not judged: {', '.join(not_judged)}" if not_judged else ""
@@ -176,7 +176,9 @@ def _concluded(
     )
 
 
-def _nearest(nodes: Sequence[NodeVerdict]) -> NodeVerdict | None:
+def nearest_of(nodes: Sequence[NodeVerdict]) -> NodeVerdict | None:
+    """The node that least stands against; None where there are no nodes."""
+
     def distance(verdict: NodeVerdict) -> tuple[int, int]:
         ranks = [_NEAR.index(one.code) if one.code in _NEAR else 0 for one in verdict.reasons]
         return (len(ranks), -min(ranks, default=0))
@@ -184,7 +186,8 @@ def _nearest(nodes: Sequence[NodeVerdict]) -> NodeVerdict | None:
     return min(nodes, key=distance) if nodes else None
 
 
-def _nodes(pod: core.Pod, claims: Sequence[ResourceClaim], inventory: ClusterInventory) -> tuple[NodeVerdict, ...]:
+def judge_nodes(pod: core.Pod, claims: Sequence[ResourceClaim], inventory: ClusterInventory) -> tuple[NodeVerdict, ...]:
+    """What stands against a pod on each node, used or not."""
     judge = DeviceJudge(inventory)
     used = in_use(inventory.pods)
     wanted = requested(pod)

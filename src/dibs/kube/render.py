@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.errors import InvalidRequest, Problem
+from dibs.kube.base_template import BaseTemplate
+from dibs.kube.client import PODS, Resource
 from dibs.kube.inventory import ClusterInventory
 from dibs.quantity import Quantity
 from dibs.request.claim import CLASS_ANY, CLASS_OF, CLASS_OR_PART, claim_of
@@ -35,10 +37,16 @@ _NUMERIC_USER = re.compile(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
 
 Form = Literal["none", "extended resource", "claim"]
 Kind = Literal["Pod", "Sandbox", "BatchSandbox"]
-_WORKLOADS = {
-    "Sandbox": ("agents.x-k8s.io/v1alpha1", "podTemplate"),
-    "BatchSandbox": ("sandbox.opensandbox.io/v1alpha1", "template"),
+KINDS: Mapping[Kind, Resource] = {
+    "Pod": PODS,
+    "Sandbox": Resource("agents.x-k8s.io/v1alpha1", "sandboxes", "Sandbox"),
+    "BatchSandbox": Resource("sandbox.opensandbox.io/v1alpha1", "batchsandboxes", "BatchSandbox"),
 }
+_TEMPLATES = {"Sandbox": "podTemplate", "BatchSandbox": "template"}
+SANDBOX = "dibs.dev/sandbox"  # label: the sandbox's id
+TTL = "dibs.dev/ttl"  # annotation: seconds from the start of the command, where dibs keeps it and not the kubelet
+GATE = "dibs.dev/start"  # scheduling gate: the pod is created, and nothing may happen yet
+FINALIZER = "dibs.dev/exit"  # keeps an ended pod until its exit was read
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +114,23 @@ def read_options(options: Mapping[str, Any]) -> PodOptions:
         ) from error
 
 
-def render(spec: SandboxSpec, name: str, offers: Offers, options: PodOptions, kind: Kind = "Pod") -> Rendered:
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """How dibs finds a workload again, and holds it: without them it is a plain object that runs at once."""
+
+    sandbox: str
+    ttl_seconds: float | None = None  # kept by dibs, because it may be renewed; `spec.ttl_seconds` is the kubelet's
+
+
+def render(
+    spec: SandboxSpec,
+    name: str,
+    offers: Offers,
+    options: PodOptions,
+    kind: Kind = "Pod",
+    *,
+    marks: Marks | None = None,
+    base: BaseTemplate | None = None,
+) -> Rendered:
     """The objects for a sandbox of this name, or InvalidRequest with everything that is wrong."""
     problems: list[Problem] = []
     _check(spec, name, options, problems)
@@ -126,7 +150,23 @@ def render(spec: SandboxSpec, name: str, offers: Offers, options: PodOptions, ki
     if options.annotations:
         metadata["annotations"] = dict(options.annotations)
     pod = _pod(spec, options, resources, f"{name}-{CLAIM}" if claim is not None else "")
+    if marks is not None:
+        _mark(metadata, pod, template, marks)
+    if base is not None:
+        merged = base.merged({"metadata": metadata, "spec": pod}, CONTAINER)
+        metadata, pod = merged["metadata"], merged["spec"]
     return Rendered(workload=_workload(kind, name, metadata, pod), template=template, form=form, why=why)
+
+
+def _mark(metadata: dict[str, Any], pod: dict[str, Any], template: dict[str, Any] | None, marks: Marks) -> None:
+    metadata["labels"][SANDBOX] = marks.sandbox
+    if template is not None:
+        template["metadata"]["labels"][SANDBOX] = marks.sandbox
+    if marks.ttl_seconds is not None:
+        metadata.setdefault("annotations", {})[TTL] = f"{marks.ttl_seconds:g}"
+    pod["schedulingGates"] = [{"name": GATE}]
+    # The command is not process 1, for which SIGTERM and SIGINT do nothing unless it handles them.
+    pod["shareProcessNamespace"] = True
 
 
 def owned(template: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,18 +183,15 @@ def owned(template: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str,
 
 
 def _workload(kind: Kind, name: str, metadata: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
+    marked = SANDBOX in metadata["labels"]
     if kind == "Pod":
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": pod}
-    version, field = _WORKLOADS[kind]
-    spec: dict[str, Any] = {field: {"metadata": metadata, "spec": pod}}
+        kept = {"finalizers": [FINALIZER]} if marked else {}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata, **kept}, "spec": pod}
+    spec: dict[str, Any] = {_TEMPLATES[kind]: {"metadata": metadata, "spec": pod}}
     if kind == "BatchSandbox":
         spec["replicas"] = 1
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name, "labels": dict(_MANAGED)},
-        "spec": spec,
-    }
+    labels = {**_MANAGED, **({SANDBOX: metadata["labels"][SANDBOX]} if marked else {})}
+    return {"apiVersion": KINDS[kind].api, "kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 # -- devices
@@ -307,7 +344,7 @@ def _pod(spec: SandboxSpec, options: PodOptions, devices: dict[str, str], templa
         **({"readOnlyRootFilesystem": True} if spec.read_only else {}),
     }
     if spec.tty:
-        container["tty"] = True
+        container["tty"] = container["stdin"] = True
     if spec.interactive:
         container["stdin"] = container["stdinOnce"] = True
     pod: dict[str, Any] = {
@@ -403,5 +440,5 @@ def _check(spec: SandboxSpec, name: str, options: PodOptions, problems: list[Pro
     for key, value in {**spec.labels, **options.labels}.items():
         if not _LABEL.fullmatch(value) or not _LABEL.fullmatch(key.rpartition("/")[2]) or not key:
             refuse("label", f"{key}={value}", "not a label of Kubernetes", "use letters, digits, dots and dashes")
-        elif key in _MANAGED:
+        elif key in _MANAGED or key == SANDBOX:
             refuse("label", key, "dibs sets this label", "choose another")

@@ -10,6 +10,8 @@ import enum
 
 import msgspec
 
+from dibs.request.spec import family
+
 
 class Outcome(enum.StrEnum):
     DELIVERED = "delivered"
@@ -23,14 +25,15 @@ class Cell(msgspec.Struct, frozen=True):
     outcome: Outcome
     how: str
     probe: bool = False
+    code: str = ""  # of the refusal, where there is a better one than that the field is not supported
 
 
 def _yes(how: str, *, probe: bool = False) -> Cell:
     return Cell(Outcome.DELIVERED, how, probe)
 
 
-def _no(why: str) -> Cell:
-    return Cell(Outcome.REFUSED, why)
+def _no(why: str, code: str = "") -> Cell:
+    return Cell(Outcome.REFUSED, why, code=code)
 
 
 _CHOSEN = _yes("chosen by dibs, booked in the ledger")
@@ -202,11 +205,49 @@ TABLE: dict[str, dict[str, Cell]] = {
     ),
 }
 
+_ON_CLUSTER = {
+    "gpu.count": _left("an extended resource or a claim; the devices are read back from the claim or the kubelet"),
+    "gpu.vendor": _left("the vendor's extended resource or DeviceClass"),
+    "gpu.models": _left("a selector of the claim"),
+    "gpu.memory": _left("a selector of the claim"),
+    "gpu.profile": _left("the profile's extended resource, or a selector of the claim"),
+    "gpu.all": _no("a count is needed: a scheduler is asked for a number", "COUNT_NEEDED"),
+    "devices": _no("devices are named by a host; on a cluster the scheduler chooses"),
+    "where": _left("CEL in the claim, judged by dibs before and by the scheduler then"),
+    "claim": _left("handed over as a ResourceClaimTemplate that goes with the sandbox"),
+    "allow_busy": _no("the scheduler does not know who else uses a device"),
+    "cpu": _yes("limit and request of the container, read back from its cgroup where the image has a shell"),
+    "memory": _yes("limit and request of the container, read back from its cgroup where the image has a shell"),
+    "pids": _no("a pod has no limit of its own for processes; the kubelet has podPidsLimit"),
+    "command": _yes("started by the kubelet; looked at right after, and a difference ends it"),
+    "backend": _yes("this one; kubernetes-NAME for a cluster of the configuration"),
+    "env": _yes("read back from the command's process; the image's own variables are not known here"),
+    "workdir": _yes("a folder in the container, made if it is not there; the image's own if it is left out"),
+    "root": _no("a pod's root is an image: say image"),
+    "image": _yes("pulled by the node; what it says of a pull that fails is told while it waits"),
+    "entrypoint": _yes("in place of the image's own"),
+    "user": _yes("a number, or UID:GID; read back from the process"),
+    "shm": _yes("a memory volume of this size on /dev/shm, read back"),
+    "read_only": _yes("the image is mounted read-only, read back"),
+    "platform": _left("node labels kubernetes.io/os and kubernetes.io/arch"),
+    "options": _yes("kubernetes: node_selector, tolerations, affinity, priority_class, service_account and so on"),
+    "network": _yes("private: the cluster's own; host and none are refused"),
+    "publish": _no("ports of a pod are not published on a host: use a Service, or the gateway's proxy"),
+    "mounts": _no("folders of a host are not on a cluster"),
+    "ttl": _yes("kept by the kubelet; of a sandbox made through a gateway, which may renew it, by the gateway"),
+    "wait": _yes("how long the scheduler may take; the cluster's setting `pending` if it is not said"),
+    "grace": _yes("SIGTERM, then SIGKILL after it, by the kubelet; whole seconds, rounded up"),
+    "tty": _yes("the container's terminal"),
+    "labels": _yes("kept in the ledger, and on the pod"),
+}
+for _field, _cells in TABLE.items():
+    _cells["kubernetes"] = _ON_CLUSTER.get(_field, _cells["docker"])
+
 _SCHEDULED = _left("the cluster's scheduler chooses; followed until it is bound to a node, then proved like any other")
 _IN_CLUSTER = {
     "gpu.count": _SCHEDULED,
     "gpu.models": _SCHEDULED,
-    "gpu.all": _no("a scheduler is asked for a number"),
+    "gpu.all": _no("a count is needed: a scheduler is asked for a number", "COUNT_NEEDED"),
     "gpu.vendor": _no("its cards have models only"),
     "gpu.memory": _no("its cards have models only"),
     "gpu.profile": _no("its cards have models only"),
@@ -219,8 +260,8 @@ _IN_CLUSTER = {
 for _field, _cells in TABLE.items():
     _cells["fake-cluster"] = _IN_CLUSTER.get(_field, _cells["fake"])
 
-BACKENDS: tuple[str, ...] = ("local", "docker", "podman", "fake", "fake-cluster")
+BACKENDS: tuple[str, ...] = ("local", "docker", "podman", "kubernetes", "fake", "fake-cluster")
 
 
 def cell(field: str, backend: str) -> Cell:
-    return TABLE[field][backend]
+    return TABLE[field][family(backend)]

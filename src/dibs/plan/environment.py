@@ -44,12 +44,20 @@ def device_environment(devices: Sequence[Device], problems: list[Problem]) -> di
 
 
 def lease_environment(
-    devices: Sequence[Device], *, sandbox_id: str, simulated: bool, memory: Mapping[str, int] | None = None
+    devices: Sequence[Device],
+    *,
+    sandbox_id: str,
+    simulated: bool,
+    memory: Mapping[str, int] | None = None,
+    delegated: int = 0,
 ) -> dict[str, str]:
     """What dibs says about the lease. Without devices it says that there are none, so that no stack takes all.
 
-    `memory`: how much of a device's memory the lease has, where that is not all of it.
+    `memory`: how much of a device's memory the lease has, where that is not all of it. `delegated`: how many devices a
+    scheduler will choose; which ones is then said by the driver on the node, and must not be overruled here.
     """
+    if delegated:
+        return {"DIBS_SANDBOX": sandbox_id, "DIBS_GPU_COUNT": str(delegated)}
     env = {"DIBS_SANDBOX": sandbox_id, "DIBS_GPU_COUNT": str(len(devices))}
     by_vendor: dict[str, list[str]] = {}
     for number, device in enumerate(devices):

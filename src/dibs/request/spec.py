@@ -96,7 +96,15 @@ _FIELDS = (
     "command", "name", "backend", "env", "workdir", "root", "network", "publish", "mounts", "ttl", "wait", "grace",
     "tty", "interactive", "labels", "image", "entrypoint", "user", "shm", "read_only", "platform",
 )  # fmt: skip
-WITH_OPTIONS = ("docker", "podman")  # the backends that have options of their own
+WITH_OPTIONS = ("docker", "podman", "kubernetes")  # the backends that have options of their own
+
+
+ELSEWHERE = ("kubernetes", "fake-cluster")  # backends whose sandboxes do not see the folders of this host
+
+
+def family(backend: str) -> str:
+    """The kind of a backend: there may be several clusters, `kubernetes` and `kubernetes-NAME`."""
+    return "kubernetes" if backend.startswith("kubernetes-") else backend
 
 
 def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
@@ -133,7 +141,7 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
         resources=request,
         command=reader.command(),
         name=reader.name(),
-        backend=reader.pattern("backend", "auto", _BACKEND, "write auto, local, docker, podman or fake"),
+        backend=reader.pattern("backend", "auto", _BACKEND, "write auto, local, docker, podman, kubernetes or fake"),
         env=reader.env(),
         workdir=reader.path("workdir", ""),
         root=reader.path("root", "host"),

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from dibs.train.merge import RETAIN_KEYS, MergeRefused, merge
-from dibs.train.merge_keys import JOBSET_TEMPLATE
+from dibs.kube.merge import RETAIN_KEYS, MergeRefused, merge
+from dibs.kube.merge_keys import JOBSET_TEMPLATE
 from dibs.train.names import pod_spec
 from dibs.train.refusals import Refusals
 

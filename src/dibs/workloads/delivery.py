@@ -59,7 +59,6 @@ from dibs.workloads.world import taken_meanwhile
 
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 1.0  # seconds in which a process that is ending has ended
-_PLACING = 60.0  # seconds that a scheduler gets for a request that does not say how long it may wait
 _PAUSE = 0.02, 2.0  # seconds between two questions to a scheduler: at first, and in the end
 _HANDLE = msgspec.json.Decoder(Handle)
 
@@ -136,11 +135,22 @@ class Delivery:
                         with self._ledger.writing():
                             self._ledger.beat(myself())
                         self._ledger.rest()
-                        time.sleep(min(pauses.values()))
+                        self._until_something_changes(waiting, min(pauses.values()))
         except BaseException as error:
             for run in runs:
                 self.give_up(run, error)
             raise
+
+    def _until_something_changes(self, waiting: Sequence[Run], pause: float) -> None:
+        run = waiting[0]
+        scheduler = scheduler_of(run.backend)
+        if len(waiting) > 1 or scheduler is None or run.handle is None:
+            time.sleep(pause)
+            return
+        try:
+            scheduler.await_change(run.handle, pause)
+        except BackendUnavailable:
+            time.sleep(pause)
 
     def resume(self, order: Order, prepared: Prepared, row: Sandbox) -> Run:
         """What another process had begun. A scheduler still has it; anywhere else nothing of it may be left."""
@@ -198,22 +208,25 @@ class Delivery:
 
     def _place(self, run: Run) -> NotYet | None:
         scheduler, wanted = scheduler_of(run.backend), run.prepared.workload.delegated
-        if scheduler is None or wanted is None:
+        if scheduler is None:
             run.step = Step.PLACED
             return None
         assert run.handle is not None  # it was created
+        run.open(run.handle)  # it may run, and end, at any time from now on
         try:
             found = scheduler.placement(run.handle)
         except BackendUnavailable as error:
             found = Placement("pending", error.problems[0].reason)  # it is with the scheduler, whoever can reach it now
         if found.state == "refused":
             remedy = "ask for something that the cluster has; its scheduler will not try this again"
-            raise NoMatch(Problem("PLACEMENT_REFUSED", "gpu", wanted.flags(), found.reason, remedy))
+            raise NoMatch(Problem("PLACEMENT_REFUSED", *_asked(run), found.reason, remedy))
         if found.state == "pending":
             return self._pending(run, found)
-        if len(found.devices) != least_gpus(wanted):
+        count = 0 if wanted is None else least_gpus(wanted)
+        # One that has ended may have given its devices back already.
+        if len(found.devices) != count and run.backend.status(run.handle).phase is not Phase.EXITED:
             reason = f"the scheduler has given {len(found.devices)} devices on {found.node}"
-            raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", "gpu", wanted.flags(), reason, "ask its administrator"))
+            raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", *_asked(run), reason, "ask its administrator"))
         run.prepared = placed(run.prepared, scheduler, found)
         with self._ledger.writing():
             self._ledger.tell_placement(run.order.sandbox_id, Step.PLACED, "", run.order.fence)
@@ -226,7 +239,9 @@ class Delivery:
         with self._ledger.writing():
             self._ledger.tell_placement(order.sandbox_id, Step.CREATED, found.reason, order.fence)
         asked = order.spec.wait_seconds
-        limit = _PLACING if asked is None else asked
+        scheduler = scheduler_of(run.backend)
+        assert scheduler is not None  # it has said why
+        limit = scheduler.patience if asked is None else asked
         if time.time() - self._ledger.sandbox(order.sandbox_id).created_at >= limit:
             reason = f"not placed within {show_duration(limit)}, the scheduler says: {found.reason}"
             raise Timeout(Problem("WAIT_TIMEOUT", "wait", order.spec.name, reason, "wait longer, or ask for less"))
@@ -335,8 +350,9 @@ class Delivery:
         leases = self._ledger.leases(sandbox_id=row.id)
         if found.state != "bound" or all((one.node, one.devices) == (found.node, devices) for one in leases):
             return
-        seen, expected = backend.observe(handle).nodes, scheduler.nodes(found)
-        problems = differences(Expectation(nodes=expected), Observation(nodes=seen))
+        seen, nodes = backend.observe(handle).nodes, scheduler.nodes(found)
+        expected = Expectation(nodes=nodes) if nodes is not None else Expectation(open=("nodes",))
+        problems = differences(expected, Observation(nodes=seen))
         if len(found.devices) != sum(len(one.devices) for one in leases) or problems:
             reason = f"{len(seen)} devices are seen on {found.node}, where its cluster has moved it"
             error = DeliveryMismatch(problems or [Problem("DELIVERY_MISMATCH", "gpu", row.name, reason)])
@@ -422,6 +438,12 @@ def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observatio
         return Observation(unseen=("nodes", "env", "mounts", "limits", "isolation", *expected.process))
 
 
+def _asked(run: Run) -> tuple[str, str]:
+    """The field that a scheduler has decided on, and its value."""
+    wanted = run.prepared.workload.delegated
+    return ("gpu", wanted.flags()) if wanted is not None else ("sandbox", run.order.spec.name)
+
+
 def ledger_away(error: BaseException) -> bool:
     """Whether this says nothing of the sandbox, only that the books cannot be reached now."""
     return isinstance(error, BackendUnavailable) and error.code == "LEDGER_UNREACHABLE"
@@ -435,8 +457,13 @@ def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:
 
 def placed(prepared: Prepared, scheduler: Scheduler, placement: Placement) -> Prepared:
     """The same, now that the scheduler has decided: with its devices, and with what must be seen of them."""
-    realisation = prepared.realisation
-    expectation = msgspec.structs.replace(realisation.expectation, nodes=scheduler.nodes(placement))
+    realisation, nodes = prepared.realisation, scheduler.nodes(placement)
+    expectation = msgspec.structs.replace(
+        realisation.expectation,
+        nodes=nodes or (),
+        open=realisation.expectation.open if nodes is not None or not placement.devices
+        else (*realisation.expectation.open, "nodes"),
+    )  # fmt: skip
     return msgspec.structs.replace(
         prepared,
         realisation=msgspec.structs.replace(realisation, expectation=expectation),

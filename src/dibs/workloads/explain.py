@@ -5,17 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from dibs.backends.port import Backend
-from dibs.errors import BackendUnavailable, DibsError, Problem, Unsupported
+from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, Problem, Unsupported
 from dibs.plan.delivery import TABLE, Outcome, cell
 from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
-from dibs.request.spec import SandboxSpec
+from dibs.request.spec import SandboxSpec, family
 from dibs.workloads import networks
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import ENGINES, Registry
 
-_AWAY = frozenset(("ENGINE_NOT_RUNNING", "ENGINE_UNREACHABLE"))  # it may be there again when asked later
+_WRONG = frozenset(("COUNT_NEEDED",))  # not for want of ability: the request itself must say something else
+# It may be there again when asked later.
+_AWAY = frozenset(("ENGINE_NOT_RUNNING", "ENGINE_UNREACHABLE", "CLUSTER_UNREACHABLE", "CLUSTER_OVERLOADED"))
 
 
 def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tuple[Backend, SandboxSpec]:
@@ -27,6 +29,8 @@ def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tup
         if not found:
             return backend, meant_for(spec, backend.name, registry)
         problems += found
+    if any(problem.code in _WRONG for problem in problems):
+        raise InvalidRequest(problems)
     raise (BackendUnavailable if all(problem.code in _AWAY for problem in problems) else Unsupported)(problems)
 
 
@@ -36,7 +40,7 @@ def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpe
         command = (*(spec.entrypoint or ()), *spec.command)
         root = registry.images.get(spec.image, "host") if spec.image else spec.root
         spec = msgspec.structs.replace(spec, image="", root=root, entrypoint=None, command=command)
-    exact = spec.options.get(backend, {}).get("cdi_devices")
+    exact = spec.options.get(family(backend), {}).get("cdi_devices")
     if exact:
         spec = msgspec.structs.replace(
             spec, resources=msgspec.structs.replace(spec.resources, gpus=(), devices=tuple(exact))
@@ -83,9 +87,8 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
         entry = cell(field, backend.name)
         if entry.outcome is Outcome.REFUSED:
             reason = f"the {backend.name} backend cannot deliver it: {entry.how}"
-            problems.append(
-                Problem("FIELD_NOT_SUPPORTED", field, value, reason, "leave it out, or name another backend")
-            )
+            code, remedy = entry.code or "FIELD_NOT_SUPPORTED", "leave it out, or name another backend"
+            problems.append(Problem(code, field, value, reason, remedy))
         elif field == "network" and spec.network:
             able = backend.can_network(spec.network)
             if not able.ok:
@@ -105,7 +108,7 @@ def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
             f"name the backend: --backend {name}, or leave it out",
         )
         for name, said in spec.options.items()
-        if name != backend
+        if name != family(backend)
     ]  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list
         reason = f"the local backend has no such image; it has {known}"
         remedy = "take one of these, name a root folder or tar under [images] in the configuration, or use an engine"
         return [Problem("IMAGE_UNKNOWN", "image", spec.image, reason, remedy)]
-    if backend in ENGINES and not spec.image and spec.root == "host":
+    if (backend in ENGINES or family(backend) == "kubernetes") and not spec.image and spec.root == "host":
         remedy = "say which: --image python:3.12, or the path of a tar; or use --backend local"
         return [Problem("IMAGE_INVALID", "image", "", "a container is made from an image", remedy)]
     return []

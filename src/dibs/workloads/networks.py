@@ -8,7 +8,7 @@ may trust whoever calls: theirs is private, or none where that cannot be had.
 
 from __future__ import annotations
 
-from dibs.backends.port import Backend, Network
+from dibs.backends.port import Backend, Network, scheduler_of
 from dibs.errors import Problem
 from dibs.request.spec import SandboxSpec
 from dibs.settings import GatewaySettings
@@ -19,7 +19,7 @@ def settle(spec: SandboxSpec, backend: Backend, *, gateway: bool) -> tuple[Netwo
     if spec.network:
         return spec.network, ""
     if not gateway:
-        return "host", ""
+        return ("private" if scheduler_of(backend) is not None and not backend.can_network("host").ok else "host"), ""
     able = backend.can_network("private")
     if able.ok:
         return "private", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -9,15 +10,23 @@ from typing import TYPE_CHECKING, cast
 from dibs.backends.port import Backend
 from dibs.errors import InvalidRequest
 from dibs.home import Home
-from dibs.settings import Settings, load_settings
+from dibs.request.spec import family
+from dibs.settings import ClusterSettings, Settings, load_settings
 
 if TYPE_CHECKING:
     from dibs.backends.engines.backend import EngineBackend
 
-NAMES = ("local", "docker", "podman", "fake", "fake-cluster")
+NAMES = ("local", "docker", "podman", "kubernetes", "fake", "fake-cluster")
 ENGINES = ("docker", "podman")
-CLUSTERS = ("fake-cluster",)  # a scheduler of their own chooses the devices
+CLUSTERS = ("kubernetes", "fake-cluster")  # a scheduler of their own chooses the devices
 AUTO = ("local", *ENGINES)  # the fakes run nothing, so they are only ever taken by name
+
+
+def _has_kubeconfig() -> bool:
+    """Without reading anything: every `dibs` comes by here."""
+    home = os.path.expanduser("~/.kube/config")
+    return bool(os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST")) or os.path.exists(home)
+
 
 UserBackend = Callable[[Backend, int], Backend]
 
@@ -54,12 +63,19 @@ class Registry:
 
     def delegates(self, name: str) -> bool:
         """Whether a scheduler chooses the devices of a backend."""
-        return name in CLUSTERS
+        return family(name) in CLUSTERS
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """The domains that are served from here beside this host."""
-        return (f"cluster:{self.settings.fake_cluster}",) if self.settings.fake_cluster else ()
+        fake = (f"cluster:{self.settings.fake_cluster}",) if self.settings.fake_cluster else ()
+        return (*(f"cluster:{name}" for name in self.kubernetes), *fake)
+
+    @cached_property
+    def kubernetes(self) -> tuple[str, ...]:
+        """The backends that are Kubernetes clusters: those of the configuration, and whatever a kubeconfig names."""
+        named = self.settings.clusters
+        return tuple(named) if "kubernetes" in named or not _has_kubeconfig() else ("kubernetes", *named)
 
     @cached_property
     def images(self) -> Mapping[str, str]:
@@ -89,6 +105,11 @@ class Registry:
             from dibs.backends.engines.podman import PodmanBackend
 
             return PodmanBackend(self.home, self.settings.podman_socket)
+        if name in self.kubernetes or name == "kubernetes":
+            from dibs.backends.kubernetes.backend import KubernetesBackend
+
+            settings = self.settings.clusters.get(name, ClusterSettings())
+            return KubernetesBackend(name, settings, long_lived=self._long_lived)
         if name == "fake":
             from dibs.backends.fake import FakeBackend
 
@@ -97,12 +118,13 @@ class Registry:
             from dibs.backends.fake.scheduled import FakeClusterBackend
 
             return FakeClusterBackend(self.settings.fake_cluster)
+        known = ", ".join(dict.fromkeys((*NAMES, *self.kubernetes)))
         raise InvalidRequest(
             "there is no such backend",
             field="backend",
             value=name,
             code="BACKEND_UNKNOWN",
-            remedy=f"the backends are {', '.join(NAMES)}; auto takes the first that can deliver",
+            remedy=f"the backends are {known}; auto takes the first that can deliver",
         )
 
     def engines(self) -> list[EngineBackend]:

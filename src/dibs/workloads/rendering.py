@@ -26,8 +26,9 @@ from dibs.home import Home
 from dibs.ledger.rows import Share
 from dibs.plan.environment import device_environment, lease_environment
 from dibs.plan.planner import DevicePlan
-from dibs.request.spec import RESERVED_ENV, SandboxSpec
+from dibs.request.spec import RESERVED_ENV, SandboxSpec, family
 from dibs.workloads.networks import settle
+from dibs.workloads.quotas import least_gpus
 
 KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
 _NANO = 10**9  # amounts of shares are counted in billionths
@@ -75,7 +76,9 @@ def prepare(
     memory = {
         device: share.consumed["memory"] // _NANO for device, share in plan.shares.items() if "memory" in share.consumed
     }
-    env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes)
+    delegated = spec.resources if scheduler_of(backend) is not None and spec.resources.wants_devices else None
+    chosen = least_gpus(delegated) if delegated is not None else 0
+    env, told = _environment(spec, plan.devices, sandbox_id, simulated, base_env, memory, problems, notes, chosen)
     if simulated:
         from dibs.devices.simulated import identity
 
@@ -135,11 +138,11 @@ def prepare(
         read_only=spec.read_only,
         platform=spec.platform,
         labels=spec.labels,
-        options=spec.options.get(backend.name, {}),
+        options=spec.options.get(family(backend.name), {}),
         private=private,
         peers=peers,
         owner=owner,
-        delegated=spec.resources if scheduler_of(backend) is not None and spec.resources.wants_devices else None,
+        delegated=delegated,
     )
     folder = home.sandbox(sandbox_id)
     realisation = backend.render(workload, folder)
@@ -155,6 +158,7 @@ def _environment(
     memory: Mapping[str, int],
     problems: list[Problem],
     notes: list[str],
+    delegated: int,
 ) -> tuple[dict[str, str], frozenset[str]]:
     """The whole environment, and which of it dibs has set."""
     if spec.image:
@@ -170,7 +174,7 @@ def _environment(
         if name in spec.env and spec.env[name] != value:
             reason = f"the device's CDI spec sets it to {quoted(value)}; one of the two would be lost"
             problems.append(Problem("ENV_CONFLICT", f"env.{name}", spec.env[name], reason, "leave it out"))
-    leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated, memory=memory)
+    leased = lease_environment(devices, sandbox_id=sandbox_id, simulated=simulated, memory=memory, delegated=delegated)
     return {**base, **from_devices, **spec.env, **leased}, frozenset(from_devices) | frozenset(leased) | {"PWD"}
 
 

@@ -53,6 +53,7 @@ class FakeClusterBackend:
 
     name = "fake-cluster"
     holds = False
+    patience = 60.0
 
     def __init__(self, path: str) -> None:
         """`path`: the file of the cluster; "": there is none."""
@@ -112,6 +113,9 @@ class FakeClusterBackend:
         if found is None:
             raise NotFound("the cluster does not have it any more", field="sandbox", value=handle.sandbox_id)
         return found
+
+    def await_change(self, handle: Handle, timeout: float) -> None:  # noqa: ARG002
+        time.sleep(timeout)
 
     def nodes(self, placement: Placement) -> tuple[NodeFact, ...]:
         return tuple(_node(int(device.id.rpartition("-")[2])) for device in placement.devices)

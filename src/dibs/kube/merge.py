@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dibs.errors import InvalidRequest
-from dibs.train.merge_keys import Fields
+from dibs.kube.merge_keys import Fields
 
 Json = Any
 Object = Mapping[str, Any]

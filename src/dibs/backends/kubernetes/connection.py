@@ -1,0 +1,231 @@
+"""The connection of the backend to its cluster: clients, the watch of its pods, and names.
+
+The verbs are built on it. A client serves one thread, so each thread has its own. A process that lives long follows all
+its pods with one watch; a short one follows only the pods that it waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dibs.backends.kubernetes.pods import MANAGED, SandboxPod
+from dibs.backends.port import Capability, Handle
+from dibs.errors import BackendUnavailable, DibsError, Unsupported
+from dibs.kube import errors
+from dibs.kube.client import PODS, Cluster, Resource, Version
+from dibs.kube.config import ClusterConfig, find_cluster
+from dibs.kube.follow import Follower
+from dibs.kube.render import KINDS, SANDBOX, Kind
+from dibs.settings import ClusterSettings
+
+_ASK = 0.1, 2.0  # seconds between two questions while there is no watch: at first, and in the end
+
+
+class Connection:
+    """Clients of one cluster, and its pods as they are now."""
+
+    def __init__(self, name: str, settings: ClusterSettings, *, long_lived: bool = False) -> None:
+        self.name = name
+        self.settings = settings
+        self.domain = f"cluster:{name}"
+        self.patience = settings.pending
+        self._long_lived = long_lived
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._clients: list[Cluster] = []
+        self._followers: dict[str, Follower[SandboxPod]] = {}
+        self._config: ClusterConfig | None = None
+        self._version: Version | None = None
+
+    # -- the cluster
+
+    @property
+    def config(self) -> ClusterConfig:
+        if self._config is None:
+            self._config = find_cluster(self.settings.context or None, self.settings.kubeconfig)
+        return self._config
+
+    @property
+    def namespace(self) -> str:
+        return self.settings.namespace or self.config.namespace
+
+    @property
+    def kind(self) -> Kind:
+        kind: Kind = self.settings.kind  # type: ignore[assignment]  # settings allow these only
+        return kind
+
+    @property
+    def workloads(self) -> Resource:
+        return KINDS[self.kind]
+
+    def cluster(self) -> Cluster:
+        """The client of this thread."""
+        found: Cluster | None = getattr(self._local, "cluster", None)
+        if found is None:
+            found = self._local.cluster = Cluster(self.config)
+            with self._lock:
+                self._clients.append(found)
+        return found
+
+    def version(self) -> Version:
+        if self._version is None:
+            self._version = self.cluster().version()
+        return self._version
+
+    def available(self) -> Capability:
+        try:
+            self.version()
+            self._check_kind()
+        except DibsError as error:
+            problem = error.problems[0]
+            return Capability(ok=False, reason=problem.reason, remedy=problem.remedy, code=problem.code)
+        return Capability(ok=True)
+
+    def _check_kind(self) -> None:
+        """The kinds that are not Kubernetes' own need their controller; one of another version is not taken for it."""
+        if self.kind == "Pod":
+            return
+        wanted = self.workloads
+        try:
+            self.cluster().raw(f"/apis/{wanted.api}")
+        except errors.Missing as error:
+            served = self._served_versions(wanted.group)
+            what = f"it serves {wanted.group} only as {', '.join(served)}" if served else "it does not have that kind"
+            raise Unsupported(
+                f"{wanted.kind} ({wanted.api}) is not installed in the cluster: {what}",
+                field="kubernetes.kind",
+                value=self.kind,
+                code="KIND_NOT_INSTALLED",
+                remedy="install its custom resource definition and controller, or set kind = Pod",
+            ) from error
+
+    def _served_versions(self, group: str) -> list[str]:
+        try:
+            found = self.cluster().raw(f"/apis/{group}")
+        except errors.Missing:
+            return []
+        return [str(one.get("version")) for one in found.get("versions", ())]
+
+    def close(self) -> None:
+        with self._lock:
+            followers, self._followers = list(self._followers.values()), {}
+            clients, self._clients = self._clients, []
+        for follower in followers:
+            follower.close()
+        for client in clients:
+            client.close()
+        self._local = threading.local()
+
+    # -- pods
+
+    def pod(self, handle: Handle) -> SandboxPod | None:
+        """The pod of a sandbox, asked of the API server now; None: there is none."""
+        if self.kind == "Pod":
+            try:
+                found = self.cluster().get(PODS, pod_name(handle), SandboxPod, self.namespace)
+            except errors.Missing:
+                return None
+            return found if found.sandbox == handle.sandbox_id else None
+        labels = f"{SANDBOX}={handle.sandbox_id}"
+        pods = self.cluster().items(PODS, SandboxPod, self.namespace, labels=labels)
+        return max(pods, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+
+    def seen(self, handle: Handle) -> SandboxPod | None:
+        """The same, from the watch where that is current and knows the pod."""
+        follower = self._followers.get(self._scope(handle.sandbox_id))
+        if follower is not None and follower.current:
+            found = follower.get(handle.sandbox_id)
+            if found is not None:
+                return found
+        return self.pod(handle)
+
+    def follow(self, sandbox_id: str) -> Follower[SandboxPod]:
+        """The watch that shows a sandbox; started if need be."""
+        scope = self._scope(sandbox_id)
+        with self._lock:
+            follower = self._followers.get(scope)
+            if follower is None:
+                config = self.config
+                follower = self._followers[scope] = Follower(
+                    lambda: Cluster(config), PODS, SandboxPod, self.namespace, scope, _sandbox_of
+                ).start()
+        return follower
+
+    def unfollow(self, sandbox_id: str) -> None:
+        """A short process has no more use for the watch of a single sandbox."""
+        if self._long_lived:
+            return
+        with self._lock:
+            follower = self._followers.pop(self._scope(sandbox_id), None)
+        if follower is not None:
+            follower.close()
+
+    def watch(self, on_change: Callable[[str, str], None]) -> PodWatch:
+        """Tell of every change, by sandbox; "" for all of them."""
+        return PodWatch(self.follow(""), on_change)
+
+    def wait_for(
+        self, handle: Handle, done: Callable[[SandboxPod | None], bool], timeout: float | None
+    ) -> SandboxPod | None:
+        """Until the pod is as `done` wants it, or time is up; how it is then. By watch; without one, by asking."""
+        until = None if timeout is None else time.monotonic() + timeout
+        pause = _ASK[0]
+        follower = self.follow(handle.sandbox_id)
+        pod = self.pod(handle)  # the watch may not know yet what this process has written
+        while not done(pod):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            if follower.current or follower.wait_current(min(pause, left if left is not None else pause)):
+                known = pod
+                follower.wait(lambda known=known: _is_newer(follower.get(handle.sandbox_id), known), left)  # type: ignore[misc]
+                found = follower.get(handle.sandbox_id)
+                pod = found if _is_newer(found, known) and found is not None else self.pod(handle)
+            else:
+                pause = min(pause * 2, _ASK[1])
+                pod = self.pod(handle)
+        return pod
+
+    def _scope(self, sandbox_id: str) -> str:
+        return MANAGED if self._long_lived or not sandbox_id else f"{SANDBOX}={sandbox_id}"
+
+    # -- writing
+
+    def patch_pod(self, pod: SandboxPod, body: dict[str, Any]) -> None:
+        """A change of exactly this pod: one that has changed meanwhile is an `errors.Changed`."""
+        meta = {**body.get("metadata", {}), "resourceVersion": pod.metadata.resource_version, "uid": pod.metadata.uid}
+        self.cluster().patch(PODS, pod.metadata.name, {**body, "metadata": meta}, self.namespace)
+
+
+class PodWatch:
+    """Someone who listens to the watch; `close` ends only that."""
+
+    def __init__(self, follower: Follower[SandboxPod], on_change: Callable[[str, str], None]) -> None:
+        self._stop = follower.listen(lambda key: on_change(key, "changed"))
+
+    def close(self) -> None:
+        self._stop()
+
+
+def pod_name(handle: Handle) -> str:
+    return handle.data.get("pod", handle.sandbox_id)
+
+
+def _is_newer(found: SandboxPod | None, known: SandboxPod | None) -> bool:
+    """Whether the watch knows more than what was read. That it knows nothing means little: it may be behind."""
+    if found is None or known is None:
+        return found is not known
+    if found.metadata.uid != known.metadata.uid:
+        return True
+    return int(found.metadata.resource_version) > int(known.metadata.resource_version)
+
+
+def _sandbox_of(pod: SandboxPod) -> str:
+    return pod.sandbox
+
+
+def unavailable(reason: str, handle: Handle, code: str = "CLUSTER_SLOW") -> BackendUnavailable:
+    return BackendUnavailable(reason, field="sandbox", value=handle.sandbox_id, code=code, remedy="try again")

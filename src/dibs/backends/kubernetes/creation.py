@@ -1,0 +1,324 @@
+"""Making the objects of a sandbox, and unmaking what was not finished.
+
+`create` makes the workload with a scheduling gate: it exists, and nothing happens to it, until its handle is in the
+ledger and `release` takes the gate away. So a crash in between leaves an object that holds nothing, and that `discard`
+finds by its name. The claim template comes after the workload, which owns it: both go together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.backends.kubernetes.connection import Connection, unavailable
+from dibs.backends.kubernetes.pods import ENDED_BY, SandboxPod, exit_of
+from dibs.backends.port import Capability, Expectation, Handle, Network, Realisation, Workload
+from dibs.errors import DibsError, InvalidRequest, NoMatch, Problem, Unsupported
+from dibs.kube import errors
+from dibs.kube.base_template import BaseTemplate, read_template
+from dibs.kube.client import PODS, TEMPLATES
+from dibs.kube.inventory import ClusterInventory, read_inventory
+from dibs.kube.preflight import fit
+from dibs.kube.render import CLAIM, FINALIZER, GATE, SANDBOX, Marks, Offers, Rendered, owned, read_options, render
+from dibs.request.model import Request
+from dibs.request.spec import SandboxSpec
+
+_FRESH = 2.0  # seconds for which what was read of a cluster is good enough to plan with
+_UNMAKING = 60.0  # seconds in which a node ends what it runs
+_TRIES = 5  # to change an object that others change too
+
+
+class Creation(Connection):
+    """Rendering, creating, discarding."""
+
+    holds = False
+
+    _inventory: tuple[float, ClusterInventory] | None = None
+    _template: BaseTemplate | None = None
+    _reading = threading.Lock()
+
+    def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
+        if limit == "pids":
+            return Capability(
+                ok=False, reason="a pod has no limit of its own for processes", remedy="the kubelet has podPidsLimit"
+            )
+        return Capability(ok=True)
+
+    def can_network(self, network: Network) -> Capability:
+        if network == "private":
+            return Capability(ok=True)
+        return Capability(
+            ok=False, reason="a pod has the network of its cluster", remedy="use private, or leave it out"
+        )
+
+    def inspect_image(self, image: str) -> None:  # noqa: ARG002 - the node pulls it
+        """Read the cluster now: `render` is called while others wait for the ledger."""
+        self.inventory()
+
+    def inventory(self) -> ClusterInventory:
+        with self._reading:
+            if self._inventory is None or time.monotonic() - self._inventory[0] > _FRESH:
+                self._inventory = (time.monotonic(), read_inventory(self.cluster()))
+            return self._inventory[1]
+
+    # -- rendering
+
+    def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002 - nothing is kept on this host
+        self._check(workload)
+        rendered = self._rendered(workload, self.inventory())
+        return Realisation(self.name, _shown(rendered, workload), _expected(workload), _order(rendered))
+
+    def _rendered(self, workload: Workload, inventory: ClusterInventory) -> Rendered:
+        if self.settings.template and self._template is None:
+            self._template = read_template(self.settings.template)
+        rendered = render(
+            _spec_of(workload), workload.id, Offers.of(inventory), read_options(workload.options), self.kind,
+            marks=Marks(sandbox=workload.id, ttl_seconds=workload.ttl_seconds if workload.private else None),
+            base=self._template,
+        )  # fmt: skip
+        if self.settings.preflight:
+            self._preflight(rendered, workload, inventory)
+        return rendered
+
+    def _preflight(self, rendered: Rendered, workload: Workload, inventory: ClusterInventory) -> None:
+        """Raise NoMatch for what no node could run even if nothing else ran."""
+        if not (inventory.read("nodes") and inventory.read("resourceslices")):
+            return  # not judged; the scheduler says so if it does not fit
+        found = fit(inventory, pod_of(rendered.workload), rendered.template, self.namespace)
+        if found.ever:
+            asked = workload.delegated.flags() if workload.delegated is not None else workload.name
+            field = "gpu" if workload.delegated is not None else "sandbox"
+            where = f"on {found.nearest}, which comes nearest: " if found.nearest else ""
+            raise NoMatch(
+                Problem(f"CLUSTER_{one.code}", field, asked, where + one.text, one.remedy) for one in found.ever
+            )
+
+    def _check(self, workload: Workload) -> None:
+        if not workload.command or not workload.command[0]:
+            raise InvalidRequest("there is no command", field="command", code="COMMAND_INVALID")
+        if workload.limits.pids is not None:
+            able = self.can_limit("pids")
+            raise Unsupported(
+                able.reason, field="pids", value=str(workload.limits.pids), code="LIMIT_NOT_ENFORCEABLE",
+                remedy=able.remedy,
+            )  # fmt: skip
+        if workload.devices:
+            names = ", ".join(str(device.id) for device in workload.devices)
+            raise Unsupported(
+                "devices of a host cannot be passed to a cluster", field="device", value=names,
+                code="EXACT_DEVICE_ON_CLUSTER", remedy="ask for a number, a model or a claim: the scheduler chooses",
+            )  # fmt: skip
+
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:  # noqa: ARG002
+        return realisation  # the node fetches the image
+
+    def outdated(self, realisation: Realisation) -> bool:  # noqa: ARG002
+        return False
+
+    # -- creating
+
+    def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
+        rendered = msgspec.convert(realisation.order, Rendered)
+        try:
+            made = self._create(rendered.workload, workload.id)
+            if rendered.template is not None:
+                self._create_template(owned(rendered.template, made), made["metadata"]["uid"])
+        except errors.Exists:
+            raise  # it is another's: there is nothing of ours to remove
+        except DibsError:
+            self.discard(Handle(self.name, workload.id, str(folder)))
+            raise
+        self.follow(workload.id)
+        data = {"namespace": self.namespace, "kind": self.kind, "name": workload.id, "uid": made["metadata"]["uid"]}
+        return Handle(self.name, workload.id, str(folder), data=data)
+
+    def _create(self, body: dict[str, Any], sandbox_id: str) -> Any:
+        """The workload, made now or found again: whoever created it may have died before it could say so."""
+        try:
+            return self.cluster().create(self.workloads, body, self.namespace)
+        except errors.Exists:
+            found = self.cluster().get(self.workloads, sandbox_id, dict[str, Any], self.namespace)
+            if _label_of(found) != sandbox_id or found["metadata"].get("deletionTimestamp"):
+                raise
+            return found
+
+    def _create_template(self, body: dict[str, Any], uid: str) -> None:
+        try:
+            self.cluster().create(TEMPLATES, body, self.namespace)
+        except errors.Exists:
+            name = body["metadata"]["name"]
+            found = self.cluster().get(TEMPLATES, name, dict[str, Any], self.namespace)
+            if any(one.get("uid") == uid for one in found["metadata"].get("ownerReferences", ())):
+                return
+            raise
+
+    def release(self, handle: Handle, pod: SandboxPod) -> None:
+        """Take the gate away: from now on the scheduler and the kubelet do what they do. Repeatable."""
+        for _ in range(_TRIES):
+            if not pod.gated:
+                return
+            gates = [{"name": one.name} for one in pod.spec.scheduling_gates if one.name != GATE]
+            finalizers = list(dict.fromkeys((*pod.metadata.finalizers, FINALIZER)))
+            spec = {"schedulingGates": gates or None}
+            try:
+                self.patch_pod(pod, {"metadata": {"finalizers": finalizers}, "spec": spec})
+                return
+            except errors.Changed:
+                found = self.pod(handle)
+                if found is None:
+                    return
+                pod = found
+        raise unavailable("its pod is changed by others all the time", handle)
+
+    # -- unmaking
+
+    def discard(self, handle: Handle) -> None:
+        name = handle.sandbox_id
+        pod = self.pod(handle)
+        if pod is not None and exit_of(pod) is None and not pod.gated:
+            self.end(handle, pod, "stopped", 0.0)
+            pod = self.wait_for(handle, lambda one: one is None or exit_of(one) is not None, _UNMAKING)
+            if pod is not None and exit_of(pod) is None:
+                raise unavailable(f"node {pod.spec.node_name} has not ended it within a minute", handle, "NODE_SILENT")
+        self._remove(handle, pod)
+        self._delete(TEMPLATES, f"{name}-{CLAIM}", name)
+        self.unfollow(name)
+
+    def _remove(self, handle: Handle, pod: SandboxPod | None) -> None:
+        """Delete the objects of a workload that has ended or never began. Repeatable."""
+        if self.kind != "Pod":
+            self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)  # or its controller makes another pod
+            pod = self.pod(handle)
+        for _ in range(_TRIES):
+            if pod is None:
+                return
+            if not pod.metadata.deletion_timestamp or pod.metadata.deletion_grace_period_seconds:
+                try:
+                    self.cluster().delete(PODS, pod.metadata.name, self.namespace, grace=0)
+                except errors.Missing:
+                    return
+            left = [one for one in pod.metadata.finalizers if one != FINALIZER]
+            if left != list(pod.metadata.finalizers):
+                body = {"metadata": {"finalizers": left or None, "uid": pod.metadata.uid}}
+                with suppress(errors.Missing, errors.Changed):  # gone, or made anew: the next look tells
+                    self.cluster().patch(PODS, pod.metadata.name, body, self.namespace)
+            pod = self.pod(handle)
+        pod = self.wait_for(handle, lambda one: one is None, _UNMAKING)
+        if pod is not None:
+            raise unavailable("its pod is still there", handle)
+
+    def _delete(self, resource: Any, name: str, sandbox_id: str) -> None:
+        try:
+            found = self.cluster().get(resource, name, dict[str, Any], self.namespace)
+            if _label_of(found) == sandbox_id:
+                self.cluster().delete(resource, name, self.namespace)
+        except errors.Missing:
+            return
+
+    def end(self, handle: Handle, pod: SandboxPod, reason: str, grace_seconds: float) -> None:
+        """Ask for the end of a pod, and say why. It stays, with its exit, until it is deleted."""
+        for _ in range(_TRIES):
+            if exit_of(pod) is not None:
+                return
+            try:
+                finalizers = list(dict.fromkeys((*pod.metadata.finalizers, FINALIZER)))
+                marked: dict[str, Any] = {"annotations": {ENDED_BY: reason}}
+                if not pod.metadata.deletion_timestamp:
+                    marked["finalizers"] = finalizers  # none can be added to what is being deleted
+                if ENDED_BY not in pod.metadata.annotations:
+                    self.patch_pod(pod, {"metadata": marked})
+                self.cluster().delete(PODS, pod.metadata.name, self.namespace, grace=max(0, -int(-grace_seconds // 1)))
+                if self.kind != "Pod":
+                    self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)
+                return
+            except errors.Missing:
+                return
+            except errors.Changed:
+                found = self.pod(handle)
+                if found is None:
+                    return
+                pod = found
+        raise unavailable("its pod is changed by others all the time", handle)
+
+
+def pod_of(workload: dict[str, Any]) -> dict[str, Any]:
+    """The pod in a workload of any kind."""
+    if workload["kind"] == "Pod":
+        return workload
+    spec = workload["spec"]
+    found: dict[str, Any] = spec.get("podTemplate") or spec["template"]
+    return found
+
+
+def _label_of(found: dict[str, Any]) -> str:
+    return str((found["metadata"].get("labels") or {}).get(SANDBOX, ""))
+
+
+def _spec_of(workload: Workload) -> SandboxSpec:
+    """The workload in the words of a request, for the one place that renders."""
+    limits = workload.limits
+    resources = workload.delegated or Request()
+    return SandboxSpec(
+        resources=msgspec.structs.replace(
+            resources, cpu_millis=limits.cpu_millis, memory_bytes=limits.memory_bytes, pids=limits.pids
+        ),
+        command=workload.command,
+        name=workload.name,
+        env=workload.env,
+        workdir=workload.workdir,
+        root=workload.root,
+        network="private" if workload.network == "host" else workload.network,  # host: none was asked for
+        mounts=(),
+        ttl_seconds=None if workload.private else workload.ttl_seconds,
+        grace_seconds=workload.grace_seconds,
+        tty=workload.tty,
+        interactive=workload.interactive,
+        labels=workload.labels,
+        image=workload.image,
+        entrypoint=workload.entrypoint,
+        user=workload.user,
+        shm_bytes=workload.shm_bytes,
+        read_only=workload.read_only,
+        platform=workload.platform,
+    )
+
+
+def _order(rendered: Rendered) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(rendered)
+    return found
+
+
+def _shown(rendered: Rendered, workload: Workload) -> dict[str, Any]:
+    """What goes into the receipt: the objects, without the values of the environment."""
+    found = _order(rendered)
+    for container in pod_of(found["workload"])["spec"]["containers"]:
+        for one in container.get("env", ()):
+            if one["name"] in workload.env:
+                one["value"] = "(not kept)"
+    return {
+        "form": rendered.form, "why": rendered.why, "workload": found["workload"],
+        **({"template": found["template"]} if rendered.template is not None else {}),
+    }  # fmt: skip
+
+
+def _expected(workload: Workload) -> Expectation:
+    limits = {
+        "cpu_millis": workload.limits.cpu_millis, "memory_bytes": workload.limits.memory_bytes,
+        "shm_bytes": workload.shm_bytes,
+    }  # fmt: skip
+    process = {"no_new_privileges": "yes", "seccomp": "filtered", "capabilities": "none"}
+    if workload.read_only:
+        process["root"] = "ro"
+    if workload.user:
+        process["user"] = workload.user.partition(":")[0]
+    return Expectation(
+        env=dict(workload.env),
+        limits={name: value for name, value in limits.items() if value is not None},
+        process=process,
+        open=("env",),
+    )

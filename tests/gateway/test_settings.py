@@ -12,7 +12,7 @@ import pytest
 from dibs import settings as module
 from dibs.errors import InvalidRequest
 from dibs.home import Home
-from dibs.settings import GatewaySettings, Quota, Settings, address, load_settings, with_flags
+from dibs.settings import ClusterSettings, GatewaySettings, Quota, Settings, address, load_settings, with_flags
 
 
 def written(home: Home, text: str) -> Home:
@@ -159,7 +159,26 @@ def test_every_field_has_a_line_in_the_tables_and_every_line_a_field() -> None:
     assert {setting.field for setting in module.TENANT} == {field.name for field in msgspec.structs.fields(Quota)}
     tables = (module.TOP, module.MOUNTS, module.DOCKER, module.PODMAN, module.FAKE)
     rest = {setting.field for table in tables for setting in table}
-    assert rest | {"images", "gateway", "tenants"} == {field.name for field in msgspec.structs.fields(Settings)}
+    assert {one.field for one in module.KUBERNETES} == {one.name for one in msgspec.structs.fields(ClusterSettings)}
+    assert rest | {"images", "gateway", "tenants", "clusters"} == {
+        field.name for field in msgspec.structs.fields(Settings)
+    }
+
+
+def test_clusters_are_backends_by_their_names(home: Home) -> None:
+    text = '[kubernetes]\ncontext = "dev"\n[clusters.prod]\nnamespace = "boxes"\npending = "30m"\nkind = "Sandbox"\n'
+    found = load_settings(written(home, text), environ={"DIBS_KUBERNETES_NAMESPACE": "mine"}).clusters
+    assert found == {
+        "kubernetes": ClusterSettings(context="dev", namespace="mine"),
+        "kubernetes-prod": ClusterSettings(namespace="boxes", pending=1800.0, kind="Sandbox"),
+    }
+
+
+def test_what_is_wrong_with_a_cluster_is_told_all_at_once(home: Home) -> None:
+    text = 'kubernetes = 1\n[clusters.Prod]\n[clusters.a]\nkind = "Job"\nname = "x"\ntemplate = "pod.yaml"\n'
+    assert set(problems_of(written(home, text))) == {
+        "kubernetes", "clusters.Prod", "clusters.a.kind", "clusters.a.name", "clusters.a.template",
+    }  # fmt: skip
 
 
 def test_the_defaults_that_the_tables_print_are_the_real_ones() -> None:

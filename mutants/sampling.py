@@ -35,9 +35,13 @@ class Mutant(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """What it is named by in equivalent.toml: no line numbers."""
+        """What it is named by in equivalent.toml: no line numbers, no comments."""
         fault = self.mutation
-        return (self.target.module, fault.where, fault.text, fault.before, fault.after)
+        return (self.target.module, fault.where, _code(fault.text), fault.before, fault.after)
+
+
+def _code(line: str) -> str:
+    return line.partition("  # ")[0]
 
 
 def _short(code: str) -> str:

@@ -25,7 +25,7 @@ def test_every_setting_is_on_the_page_with_its_variable_default_and_meaning() ->
     wanted: dict[str, list[str]] = {}
     for prefix, table in (
         ("", module.TOP), ("mounts.", module.MOUNTS), ("docker.", module.DOCKER), ("podman.", module.PODMAN),
-        ("gateway.", module.GATEWAY), ("tenants.NAME.", module.TENANT),
+        ("kubernetes.", module.KUBERNETES), ("gateway.", module.GATEWAY), ("tenants.NAME.", module.TENANT),
     ):  # fmt: skip
         for one in table:
             variable = one.variable or (f"DIBS_GATEWAY_{one.key.upper()}" if prefix == "gateway." else "")

@@ -228,11 +228,35 @@ class Delivery:
             reason = f"the scheduler has given {len(found.devices)} devices on {found.node}"
             raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", *_asked(run), reason, "ask its administrator"))
         run.prepared = placed(run.prepared, scheduler, found)
+        try:
+            self._bind(run, found)
+        except Busy:
+            # A scheduler gives a device away again as soon as its pod has ended; the ledger may not know that yet.
+            if not self._holders_are_gone(run, scheduler, found):
+                raise
+            self._bind(run, found)
+        run.step = Step.PLACED
+        return None
+
+    def _bind(self, run: Run, found: Placement) -> None:
         with self._ledger.writing():
             self._ledger.tell_placement(run.order.sandbox_id, Step.PLACED, "", run.order.fence)
             self._ledger.bind(run.order.sandbox_id, found.node, tuple(map(_leased, found.devices)))
-        run.step = Step.PLACED
-        return None
+
+    def _holders_are_gone(self, run: Run, scheduler: Scheduler, found: Placement) -> bool:
+        """Compare those who hold these devices with what is there; whether one of them has ended."""
+        from dibs.workloads.reconcile import reconcile
+
+        if self._registry is None:
+            return False
+        given = {one.id for one in found.devices}
+        holders = {
+            lease.sandbox_id
+            for lease in self._ledger.leases(live_only=True)
+            if lease.domain == scheduler.domain and given & {device.id for device in lease.devices}
+        }
+        holders.discard(run.order.sandbox_id)
+        return bool(holders) and bool(reconcile(self._ledger, self._registry, holders))
 
     def _pending(self, run: Run, found: Placement) -> NotYet:
         order = run.order

@@ -41,7 +41,7 @@ class Talks(Lives):
         pod = self.running(handle)
         self._check_user(pod, command.user)
         words, before = exec_stream.wrapped(command)
-        channels = self._open_exec(pod, words, tty=command.tty)
+        channels = self._opened(handle, pod, words, tty=command.tty)
         try:
             if before:
                 channels.send(STDIN, before)
@@ -55,6 +55,16 @@ class Talks(Lives):
         except BaseException:
             channels.close()
             raise
+
+    def _opened(self, handle: Handle, pod: SandboxPod, words: Sequence[str], *, tty: bool) -> Channels:
+        try:
+            return self._open_exec(pod, words, tty=tty)
+        except BackendUnavailable as error:
+            if not error.retryable:
+                raise  # it may not be done at all
+            raise self._failed(handle, error) from error
+        except errors.Missing as error:
+            raise Conflict("the sandbox is gone", value=handle.sandbox_id, code="NOT_RUNNING") from error
 
     def _failed(self, handle: Handle, error: BrokenPipeError | BackendUnavailable) -> DibsError:
         """A node that cannot run a command: often the container has just ended, and its status says so in a moment."""
@@ -159,7 +169,7 @@ class Talks(Lives):
     def run(self, handle: Handle, words: Sequence[str], data: bytes = b"") -> tuple[int, bytes, bytes]:
         """A small command of dibs' own, to its end: exit code, stdout, stderr. Raises NoShell where `sh` is missing."""
         pod = self.running(handle)
-        channels = self._open_exec(pod, words, tty=False)
+        channels = self._opened(handle, pod, words, tty=False)
         out, err, until = b"", b"", time.monotonic() + _COMMAND
         try:
             if data:

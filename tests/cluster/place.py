@@ -100,6 +100,16 @@ class Place:
         name = self.get(pod)["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
         return self.cluster.get(kube.CLAIMS, name, dict[str, Any], self.namespace)
 
+    def pods(self, labels: str = "") -> list[dict[str, Any]]:
+        return self.cluster.items(kube.PODS, dict[str, Any], self.namespace, labels=labels or None)
+
+    def empty_of_users(self) -> None:
+        """Remove the pods that use claims, and wait until these are given back; others stay."""
+        users = [one["metadata"]["name"] for one in self.pods() if one["spec"].get("resourceClaims")]
+        for name in users:
+            self.delete(name)
+        self.until(lambda: not self.cluster.items(kube.CLAIMS, core.Pod, self.namespace), "all claims are gone")
+
     def empty(self) -> None:
         """Remove all pods and claims. Pods end at once, so that the next test finds the devices."""
         self.cluster.delete_all(kube.PODS, self.namespace, grace=0)

@@ -1,4 +1,4 @@
-"""The doctor on container engines: what stops them from being given devices, and the command that mends it."""
+"""The doctor on container engines: what stops them from being given devices, and the command that fixes it."""
 
 from __future__ import annotations
 

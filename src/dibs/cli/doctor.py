@@ -1,4 +1,4 @@
-"""`dibs doctor`: every check with its verdict, why, and the command that mends it."""
+"""`dibs doctor`: every check with its verdict, why, and the command that fixes it."""
 
 from __future__ import annotations
 

@@ -339,8 +339,8 @@ def simulate(
 def taint(gpu: str, taint: str) -> None:
     """Keep a GPU from being given away, and say why.
 
-    The effect is NoSchedule (nobody gets it anew), NoExecute (the same, and those who hold it are told that it must
-    go) or None (only a remark). Claims with a matching toleration may have it all the same. Running leases are told
+    The effect is NoSchedule (no new leases), NoExecute (the same, and its holders are told to give it back) or None
+    (only a remark). Claims with a matching toleration may have it all the same. Running leases are told
     by an event.
 
     \b

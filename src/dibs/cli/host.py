@@ -1,4 +1,4 @@
-"""`dibs host`: one service for everybody on this machine."""
+"""`dibs host`: one service for all users of this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def host() -> None:
-    """One dibs for everybody on this machine: one ledger, one queue.
+    """One dibs for all users of this machine: one ledger, one queue.
 
-    Once it is set up, everybody's `dibs run` finds it by itself. No token is needed: who you are is your user, and what
-    you run is run as you.
+    Once it is installed, `dibs run` finds it by itself. No token is needed: the service knows the user of each caller,
+    and runs sandboxes as that user.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def status(output: str) -> int:
     if found.installed:
         may = "you may use it" if found.usable else "you may not use it: only root and the group dibs may"
         lines += [f"socket    {found.socket}; {may}", f"state     {found.state}"]
-        lines += [f"group     dibs: {', '.join(found.members) or 'nobody yet; usermod -aG dibs NAME'}"]
+        lines += [f"group     dibs: {', '.join(found.members) or 'no members yet; usermod -aG dibs NAME'}"]
     show(lines)
     return 0 if found.usable and found.running else 1
 

@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read our output has gone; what is left has nobody to go to.
+        # The reader of our output has gone, and nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except DibsError as error:

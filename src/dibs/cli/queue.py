@@ -1,4 +1,4 @@
-"""`dibs queue`: who waits for devices, and taking somebody out of the queue."""
+"""`dibs queue`: who waits for devices, and removing a ticket from the queue."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def queue(context: click.Context, output: str) -> None:
     if output in ("json", "yaml"):
         show_data({"queue": queue_data(tickets)}, output)
         return
-    show(queue_table(tickets, wide=output == "wide") if tickets else ["nobody waits"])
+    show(queue_table(tickets, wide=output == "wide") if tickets else ["the queue is empty"])
 
 
 @queue.command("rm")
 @click.argument("tickets", nargs=-1, required=True, metavar="TICKET...", shell_complete=ticket_names)
 def remove(tickets: tuple[str, ...]) -> None:
-    """Take somebody out of the queue.
+    """Remove tickets from the queue.
 
     A `dibs run --wait` ends with exit code 88 and says why; a queued sandbox of a gateway is removed.
     """

@@ -43,7 +43,7 @@ def run(
     output: str,
     **values: Any,
 ) -> int:
-    """Run COMMAND with GPUs that nobody else can take meanwhile.
+    """Run COMMAND with GPUs that are its own while it runs.
 
     The command sees exactly the GPUs that were leased for it, and no others. It runs on this host's own file system,
     read-only but for a private layer, with the working directory writable; with --image in a container, with the

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--ledger", metavar="URL", help="A PostgreSQL URL, for several gateways on one ledger.")
 @click.option("--config", metavar="FILE", help="The settings. Default: config.toml in the configuration folder.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look. Default: text.")
-@click.option("--host-service", is_flag=True, help="Serve everybody on this host; see `dibs host`. Needs root.")
+@click.option("--host-service", is_flag=True, help="Serve all users of this host; see `dibs host`. Needs root.")
 @click.option("--check", is_flag=True, help="Check the settings, say what would be opened, open nothing.")
 @output_option(wide=False)
 def serve(
@@ -130,7 +130,7 @@ def _there(module: str) -> bool:
 
 
 def _refuse_open_without_tokens(settings: Settings, home: Home, listeners: list[Listener]) -> None:
-    """Beyond this host only tokens say who is calling, so there must be one that somebody made on purpose."""
+    """Beyond this host only tokens say who is calling, so there must be one that was made on purpose."""
     beyond = [one for one in listeners if one.kind == "tcp" and not one.loopback]
     if not beyond:
         return
@@ -151,7 +151,7 @@ def _show_plan(settings: Settings, home: Home, listeners: list[Listener], output
                 f", group {gateway.socket_group}" if gateway.socket_group else ""
             )
         else:
-            who = "everybody on this host, without a token" if one.loopback and gateway.loopback_open else "a token"
+            who = "all users of this host, without a token" if one.loopback and gateway.loopback_open else "a token"
         rows.append({"address": str(one), "identity": who})
     if gateway.openshell:
         who = "a token" + (", or a client's certificate" if gateway.openshell_client_ca else "")

@@ -260,6 +260,6 @@ def _rendered(bundle: Bundle, job: Json, values: Json) -> Rendered:
 
 
 def _new_templates(bundle: Bundle, values: Json) -> list[Json]:
-    """The claim template that a short form made: whoever submits the job needs it too."""
+    """The claim template that a short form made: it has to be created together with the job."""
     made = bundle.claims.get("ResourceClaimTemplate", {}) if values["gpu"] is not None else {}
     return [one for name, one in made.items() if name == f"{values['name'] or 'train'}-gpu"]

@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "See": {
         "gpus": ("dibs.cli.gpus", "The GPUs of this host, and who holds them."),
         "leases": ("dibs.cli.leases", "What is held, and who waits for it."),
-        "queue": ("dibs.cli.queue", "Who waits; and how to take somebody out."),
+        "queue": ("dibs.cli.queue", "The queue: who waits for GPUs; remove a ticket."),
         "explain": ("dibs.cli.explain", "What would happen to a request, and why. Creates nothing."),
         "receipt": ("dibs.cli.receipt", "The proof of what a sandbox was given."),
         "claims": ("dibs.cli.claims", "Device claims: check them, solve them, keep them."),
@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Serve": {
         "serve": ("dibs.cli.serve", "Serve sandboxes over HTTP, to dibs and OpenSandbox clients."),
         "token": ("dibs.cli.token", "Who may call a gateway: make, list and revoke tokens."),
-        "host": ("dibs.cli.host", "One service for everybody on this machine."),
+        "host": ("dibs.cli.host", "One service for all users of this machine."),
         "context": ("dibs.cli.context", "Gateways by name, and which of them is used."),
         "node": ("dibs.cli.node", "Offer this node's devices to Kubernetes: DRA or device plugin."),
         "webhook": ("dibs.cli.webhook", "Judge TrainJobs when a cluster admits them."),

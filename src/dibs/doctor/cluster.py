@@ -177,7 +177,7 @@ def _taints(inventory: ClusterInventory) -> Finding:
         "cluster-taints",
         "warn",
         f"{len(tainted)} tainted devices: {', '.join(tainted[:5])}",
-        "they are given to nobody who does not tolerate the taint",
+        "only claims and pods that tolerate the taint get them",
         "dibs gpus --cluster -o wide shows the taints; repair the device, or remove the DeviceTaintRule",
     )
 

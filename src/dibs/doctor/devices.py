@@ -25,7 +25,9 @@ def check(scene: Scene) -> Iterable[Finding]:
         listed = ", ".join(f"{count} × {model}" for model, count in counts.items())
         found.insert(0, Finding("devices", "ok", f"found {listed}"))
     elif not found:
-        why = "there is nothing to give away; a simulated world lets you try dibs without hardware"
+        if scene.home.simulated.exists():  # its own check says what that means
+            return [Finding("devices", "ok", "no real accelerators were found; a simulated world is on")]
+        why = "there is nothing to lease; simulated GPUs let you try dibs without hardware"
         found.append(Finding("devices", "warn", "no accelerators were found", why, "dibs gpus simulate 8"))
     return found
 
@@ -44,10 +46,10 @@ def _device(device: Device) -> Iterator[Finding]:
     name = f"{device.name} ({device.model})" if device.model else device.name
     if not device.health.ok:
         vendor_tool = {"nvidia": "nvidia-smi -q", "amd": "amd-smi list"}.get(device.vendor, "dmesg | tail")
-        why = f"it is not given to anybody: {device.health.reason}"
+        why = f"it is not given out: {device.health.reason}"
         yield Finding("devices.health", "fail", f"{name} is broken", why, vendor_tool)
     if device.unattachable and not device.unattachable.startswith(CUT):  # a cut card is as it should be
-        why = f"it is not given to anybody: {device.unattachable}"
+        why = f"it is not given out: {device.unattachable}"
         fix = "sudo nvidia-modprobe -u -c=0" if device.parent is None else "sudo nvidia-smi mig -lgi"
         yield Finding("devices.attachment", "warn", f"{name} cannot be attached", why, fix)
     if device.used_by:

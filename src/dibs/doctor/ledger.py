@@ -64,10 +64,10 @@ def folder(home: Home) -> Finding:
     """The state folder, or the nearest one that exists above it, must be ours to write."""
     place = _existing(home.state)
     if not os.access(place, os.W_OK | os.X_OK):
-        why = f"leases cannot be written: {place} belongs to somebody else"
+        why = f"leases cannot be written: {place} belongs to another user"
         return Finding("ledger.folder", "fail", f"{home.state} cannot be written", why, OTHER_HOME)
     if home.ledger.exists() and not os.access(home.ledger, os.R_OK | os.W_OK):
-        why = "leases cannot be written: the file belongs to somebody else"
+        why = "leases cannot be written: the file belongs to another user"
         fix = f"sudo chown $USER {home.ledger}"
         return Finding("ledger.folder", "fail", f"{home.ledger} cannot be written", why, fix)
     later = "" if place == home.state else ", made when it is first needed"
@@ -146,7 +146,7 @@ def sharing(scene: Scene) -> Finding:
     """Two people with a ledger each can hold the same card; one host-wide ledger prevents it."""
     name = "ledger.shared"
     if scene.home.state == HOST_WIDE:
-        return Finding(name, "ok", f"the ledger is host-wide ({HOST_WIDE}): nobody books a device twice")
+        return Finding(name, "ok", f"the ledger is host-wide ({HOST_WIDE}): no device is booked twice")
     cards = [device for device in scene.inventory.devices if device.attributes.get("type") in ("gpu", "mig")]
     people = humans(scene.roots)
     if not cards or len(people) < 2:

@@ -213,7 +213,7 @@ class Actor:
             return backend.survey(call.handles)
         if handle is not None:
             return self._on_handle(call, handle)
-        raise Internal("a call that nobody knows", field="verb", value=call.verb)
+        raise Internal("unknown call", field="verb", value=call.verb)
 
     def _on_handle(self, call: Call, handle: Handle) -> Any:
         backend = self.backend
@@ -227,7 +227,7 @@ class Actor:
             return backend.snapshot(handle, call.text)
         if call.verb in ("observe", "start", "status", "pause", "resume", "discard", "usage"):
             return getattr(backend, call.verb)(handle)
-        raise Internal("a call that nobody knows", field="verb", value=call.verb)
+        raise Internal("unknown call", field="verb", value=call.verb)
 
     def _talk(self, call: Call, _given: list[int], passed: list[int]) -> Talk:
         from dibs.backends.local.shim_client import ShimSession

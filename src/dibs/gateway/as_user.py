@@ -116,7 +116,7 @@ class HostBackend:
         """Who it runs as. A remote caller has no account here, and must not get root's by accident."""
         if workload.private or workload.owner != self._uid or self._uid < 0:
             raise InvalidRequest(
-                "whoever asks is no user of this host, so there is nobody to run it as",
+                "the caller is not a user of this host, so there is no user to run it as",
                 field="user", code="NO_HOST_USER", remedy="ask over the host's own socket, or run a gateway of its own",
             )  # fmt: skip
         return self._uid

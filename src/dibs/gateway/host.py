@@ -31,7 +31,7 @@ _STARTING = 20.0  # seconds that the service gets to answer
 _UNIT = """\
 # Made by `dibs host install`; made anew when it is run again. Own settings go into a drop-in: systemctl edit dibs
 [Unit]
-Description=dibs: accelerators for everybody on this host
+Description=dibs: accelerators for all users of this host
 After=local-fs.target network.target nvidia-persistenced.service
 
 [Service]
@@ -210,7 +210,7 @@ def install(machine: Machine, *, start: bool) -> Iterator[Step]:
         raise InvalidRequest(
             "ordinary users cannot get to this installation, and the service runs it as them",
             field="host", value=closed[0], code="INSTALLATION_PRIVATE",
-            remedy="install dibs where everybody can read it, as in: python3 -m venv /opt/dibs",
+            remedy="install dibs where all users can read it, as in: python3 -m venv /opt/dibs",
         )  # fmt: skip
     yield _group(machine)
     yield _folder(machine.state, 0o711)

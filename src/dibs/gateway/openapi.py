@@ -123,7 +123,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path="/api/v1/queue", name="listQueue", what="Who waits.", answer=wd.Queue),
     Operation(method="DELETE", path="/api/v1/queue/{ticket}", name="removeTicket", scope=WRITE, answer=wd.Ticket,
               fails=(404, 409),
-              what="Take one out of the queue: whoever waits there is told so, a queued sandbox is removed."),
+              what="Remove a ticket from the queue: its client is told, a queued sandbox is removed."),
     Operation(method="POST", path="/api/v1/explain", name="explain", body=_QUESTION, answer=Explanation,
               what="What would happen to a request, on each backend and to each device. Creates nothing."),
     Operation(method="GET", path="/api/v1/capabilities", name="capabilities", answer=wv.Capabilities,

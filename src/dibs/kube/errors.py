@@ -126,7 +126,7 @@ def from_status(status: Any, code: int, cluster: str, subject: str) -> DibsError
             field="admission webhook",
             value=webhook[1],
             code="ADMISSION_DENIED",
-            remedy="change the object as it says, or ask whoever runs the webhook",
+            remedy="change the object as it says, or ask the administrator of the webhook",
         )
     if kind is Rejected and causes:
         return Rejected(
@@ -143,7 +143,7 @@ def from_status(status: Any, code: int, cluster: str, subject: str) -> DibsError
 _REMEDIES: Mapping[type[DibsError], str] = {
     Unauthorized: "the credentials are expired or wrong: log in again, or renew the context's token or certificate",
     Overloaded: "try again later; the cluster asks for fewer requests",
-    Changed: "somebody changed it meanwhile: read it again",
+    Changed: "it was changed meanwhile: read it again",
     Exists: "take another name, or delete the one that is there",
     Expired: "start the list or watch again",
     Unreachable: "see the API server's log",

@@ -111,7 +111,9 @@ def _unscheduled(cluster: Cluster, answer: Waiting, pod: core.Pod) -> Waiting:
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         reasons.append(
             Reason(
-                "GATED", f"scheduling gates hold it back: {gates}", "whoever set a gate removes it when the pod may go"
+                "GATED",
+                f"scheduling gates hold it back: {gates}",
+                "the controller that set a gate has to remove it",
             )
         )
     reasons += _gang(cluster, pod, inventory)

@@ -66,7 +66,7 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
         outcome = allocator.allocate(node, wanted)
     except (BadClaim, BadPool, GaveUp) as failure:
         field = "where" if request.where else "claim"
-        remedy = "mend the expression" if isinstance(failure, BadClaim) else "ask for less at once"
+        remedy = "correct the expression" if isinstance(failure, BadClaim) else "ask for less at once"
         code = "CLAIM_GAVE_UP" if isinstance(failure, GaveUp) else "CLAIM_UNSOLVABLE"
         problem = Problem(code, field, request.flags(), str(failure), remedy)
         return Refusal((problem,), (), "InvalidRequest", waitable=False)

@@ -196,7 +196,7 @@ TABLE: dict[str, dict[str, Cell]] = {
         _yes("the engine's terminal"),
         _no("nothing runs, so there is no terminal"),
     ),
-    "interactive": _alike(_yes("stdin stays open for whoever attaches"), _no("nothing runs that reads")),
+    "interactive": _alike(_yes("stdin stays open for clients that attach"), _no("nothing runs that reads")),
     "labels": _row(
         _LEDGER,
         _yes("kept in the ledger, and on the container"),

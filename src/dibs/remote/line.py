@@ -6,6 +6,7 @@ this process would have raised; what is wrong with the line itself is BackendUna
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,9 +108,10 @@ class Line:
             raise self.broken(error.strerror or str(error) or type(error).__name__) from error
 
     def broken(self, reason: str) -> BackendUnavailable:
-        remedy = f"it was named by {self.target.why}; --gateway none does without one"
+        # A private ledger beside a host service would give away devices that others hold: it is not offered there.
+        shared = os.path.exists(host_socket())
+        remedy = f"it was named by {self.target.why}{'' if shared else '; --gateway none does without one'}"
         if self.target.address == f"unix://{host_socket()}":
-            # A ledger of one's own beside it would give away devices that others hold: it is not offered.
             remedy = "try again in a moment; if it stays away, an administrator can see why: systemctl status dibs"
         return BackendUnavailable(
             f"the gateway cannot be used: {reason[:1].lower()}{reason[1:]}", field="gateway", value=self.target.address,

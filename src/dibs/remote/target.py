@@ -195,7 +195,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _unusable(path: str, reason: str, remedy: str = "mend it, or remove it") -> StateError:
+def _unusable(path: str, reason: str, remedy: str = "correct it, or remove it") -> StateError:
     return StateError(
         f"the contexts cannot be used: {reason}", field="contexts", value=path, code="CONTEXTS_UNUSABLE", remedy=remedy
     )

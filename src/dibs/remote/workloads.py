@@ -122,7 +122,7 @@ class RemoteWorkloads:
     def remove_ticket(self, ticket: str) -> Ticket:
         if _REFERENCE.fullmatch(ticket) is None:
             raise NotFound(
-                "nobody waits with this ticket", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
+                "there is no such ticket in the queue", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
                 remedy="`dibs queue` shows who waits",
             )  # fmt: skip
         return ticket_row(self._line.ask(wd.Ticket, "DELETE", f"/queue/{ticket}"))

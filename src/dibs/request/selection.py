@@ -54,7 +54,7 @@ def read_claim(value: Any, field: str, problems: list[Problem]) -> dict[str, Any
         problems += [Problem(p.code, f"{field}.{p.field}", p.value, p.reason, p.remedy) for p in error.problems]
         return None
     problems += [
-        Problem("CLAIM_INVALID", f"{field}.{one.path}", one.value, one.detail or one.kind.lower(), "mend the claim")
+        Problem("CLAIM_INVALID", f"{field}.{one.path}", one.value, one.detail or one.kind.lower(), "correct the claim")
         for one in wrong
     ]
     refused = _undeliverable(claim, field)

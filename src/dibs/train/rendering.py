@@ -199,7 +199,7 @@ def _mpi_objects(context: Context, processes: Processes) -> list[Json]:
     made: list[Json] = [{"apiVersion": "v1", "data": data, "kind": "ConfigMap", "metadata": metadata}]
     secret = f"{name}-mpi-ssh-auth"
     if key is None:
-        context.warnings.append(f"the Secret {secret} is not part of this: it holds a key pair that nobody has given")
+        context.warnings.append(f"the Secret {secret} is not part of this: its key pair has to be made for each job")
         return made
     made.append(
         {

@@ -24,7 +24,7 @@ from dibs.request.spec import RESERVED_ENV, SandboxSpec
 
 HIDDEN = "(not kept)"
 
-TOO_SHORT = "its command had ended before anybody could look; `rendered` is what the engine was told and has accepted"
+TOO_SHORT = "its command had ended before it could be observed; `rendered` is what the engine was told and has accepted"
 
 
 def moved(receipt: Receipt, devices: tuple[Device, ...], seen: tuple[NodeFact, ...], note: str) -> Receipt:

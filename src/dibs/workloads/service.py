@@ -201,11 +201,11 @@ class Workloads:
         return self.ledger.tickets()
 
     def remove_ticket(self, ticket: str) -> Ticket:
-        """Take somebody out of the queue: whoever waits there is told so, a queued sandbox is removed."""
+        """Remove a ticket from the queue: its client is told, a queued sandbox is removed."""
         found = self.ledger.ticket(ticket)
         if found is None or not self.identity.sees(found.tenant):
             raise NotFound(
-                "nobody waits with this ticket", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
+                "there is no such ticket in the queue", field="ticket", value=ticket, code="TICKET_NOT_FOUND",
                 remedy="`dibs queue` shows who waits",
             )  # fmt: skip
         if found.sandbox_id is not None and found.sandbox_id.startswith("job-"):

@@ -27,7 +27,7 @@ from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.reconcile import handle_of
 from dibs.workloads.registry import ENGINES, Registry
 
-SOMEBODY = "somebody else's sandbox"  # what a tenant is told of another's
+SOMEBODY = "a sandbox"  # what a tenant is told of another's
 
 
 class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -192,7 +192,7 @@ class _Reader:
             remedy = "leave it out, or run it in a loop of its own"
             self.refuse("RESTART_NOT_OFFERED", "spec.restart_policy", spec.restart_policy, reason, remedy)
         if request.await_main_process_attachment:
-            reason = "the command is started when the sandbox is ready, whether somebody listens or not"
+            reason = "the command is started when the sandbox is ready, whether a client listens or not"
             remedy = "leave it out; ExecSandboxInteractive runs a command with its output"
             self.refuse("ATTACHMENT_NOT_OFFERED", "await_main_process_attachment", True, reason, remedy)
         if template.runtime_class_name:

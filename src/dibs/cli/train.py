@@ -263,3 +263,12 @@ def _new_templates(bundle: Bundle, values: Json) -> list[Json]:
     """The claim template that a short form made: it has to be created together with the job."""
     made = bundle.claims.get("ResourceClaimTemplate", {}) if values["gpu"] is not None else {}
     return [one for name, one in made.items() if name == f"{values['name'] or 'train'}-gpu"]
+
+
+def _add_cluster() -> None:
+    from dibs.cli.train_cluster import cluster
+
+    train.add_command(cluster)
+
+
+_add_cluster()

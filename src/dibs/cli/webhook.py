@@ -64,8 +64,8 @@ def webhook(
         own = {("ClusterTrainingRuntime", one["metadata"]["name"]): one for one in shipped.all_runtimes()}
         source = Files({**own, **bundle.runtimes}, bundle.facts())
     else:
-        from dibs.gateway.webhook.in_cluster import InCluster
         from dibs.kube.config import find_cluster
+        from dibs.workloads.cluster_jobs.source import InCluster
 
         source = InCluster(find_cluster(cluster))
     serve(source, host, port, cert, key, lambda bound: click.echo(f"serving https://{host}:{bound}", err=True))

@@ -113,7 +113,7 @@ class _Exchange:
                 raise
             await self._cut_off(request_id)
         except Exception as error:
-            cause = error.__cause__ or error
+            cause = _single(error.__cause__ or error)
             if not self._status or not isinstance(cause, DibsError | ClientGone | ConnectionError):
                 raise
             self._broken(cause, request_id)
@@ -216,6 +216,14 @@ class _Exchange:
                     self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         except TimeoutError:
             return
+
+
+def _single(error: BaseException) -> Exception:
+    """What a group of one stands for: a stream is sent by a group of tasks, and its client may leave early."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
 
 
 def too_large(limit: int) -> Refused:

@@ -1,7 +1,7 @@
-"""The cluster as the place where the webhook looks up runtimes, claims, classes and CRDs.
+"""The cluster as the place where runtimes, claims, classes and CRDs of a job are looked up.
 
-It is asked anew for every review, with one connection per thread, so that an edit counts at once. What the
-service account may not read is an error, not an empty list.
+The webhook and `service` use it. It is asked anew for every job, with one connection per thread, so that an edit counts
+at once. What the service account may not read is an error, not an empty list.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ JOB_SETS = Resource("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 
 
 class InCluster:
-    """The cluster itself."""
+    """The cluster itself. `cluster`: a connection of the caller's; else each thread gets one of its own."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, cluster: Cluster | None = None) -> None:
         self._config = config
         self._own = threading.local()
+        if cluster is not None:
+            self._own.cluster = cluster
 
     def runtime(self, namespace: str, job: str, kind: str, name: str) -> Json | None:
         if job:

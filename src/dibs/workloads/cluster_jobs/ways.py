@@ -1,0 +1,73 @@
+"""In which way a cluster runs a job: by Kubeflow Trainer, by JobSet alone, or by Indexed Jobs and a headless Service.
+
+The way is chosen by what the cluster has, and said with its reason. What the chosen way cannot do is refused by name.
+Pure: what the cluster has is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dibs.train.names import pod_spec
+from dibs.train.refusals import Refusals
+from dibs.train.rendering import Rendered
+
+Json = dict[str, Any]
+Way = Literal["trainer", "jobset", "jobs"]
+
+TRAINER_CRD: Final = "trainjobs.trainer.kubeflow.org"
+JOBSET_CRD: Final = "jobsets.jobset.x-k8s.io"
+# Fields of a pod that make it part of a gang of Kubernetes' own scheduler, as releases have called them.
+GANG_FIELDS: Final = ("schedulingGroup", "workloadRef")
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    way: Way
+    reason: str
+
+
+def choose(rendered: Rendered, crds: Mapping[str, Json]) -> Chosen:
+    """The way for a job. `crds`: the CustomResourceDefinitions of the cluster, by name."""
+    if JOBSET_CRD not in crds:
+        return Chosen("jobs", f"the cluster has no {JOBSET_CRD}: Indexed Jobs and a headless Service stand in for it")
+    if TRAINER_CRD not in crds:
+        return Chosen("jobset", f"the cluster has JobSet, and no {TRAINER_CRD}")
+    if _claims(rendered) and not _takes_claims(crds[TRAINER_CRD]):
+        reason = "the Kubeflow Trainer of this cluster loses claims (it has no resourceClaimsPerNode): JobSet does not"
+        return Chosen("jobset", reason)
+    return Chosen("trainer", "the cluster has Kubeflow Trainer and JobSet")
+
+
+def check(chosen: Chosen, rendered: Rendered, gang_served: bool, found: Refusals) -> None:
+    """Refuse what the way, or the cluster, cannot do."""
+    for index, replicated in enumerate(rendered.jobset["spec"]["replicatedJobs"]):
+        path = f"spec.replicatedJobs[{index}]"
+        for field in GANG_FIELDS:
+            if field in pod_spec(replicated) and not gang_served:
+                text = "the cluster serves no PodGroup of scheduling.k8s.io: each pod would be scheduled alone"
+                remedy = "switch on the feature GenericWorkload of the cluster, or take the gang out of the runtime"
+                found.invalid(f"{path}.template.spec.template.spec.{field}", field, text, remedy)
+        if chosen.way == "jobs" and replicated.get("dependsOn"):
+            names = [one["name"] for one in replicated["dependsOn"]]
+            text = "the order of replicated jobs needs JobSet, which the cluster does not have"
+            found.invalid(f"{path}.dependsOn", names, text, "install JobSet, or use a runtime without initialisers")
+
+
+def _claims(rendered: Rendered) -> bool:
+    return any(pod_spec(one).get("resourceClaims") for one in rendered.jobset["spec"]["replicatedJobs"])
+
+
+def _takes_claims(crd: Json) -> bool:
+    """Whether the TrainJob of the cluster knows claims per node: by its schema, not by a version."""
+    for version in crd["spec"]["versions"]:
+        found: Any = version.get("schema", {}).get("openAPIV3Schema", {})
+        for key in ("spec", "trainer", "resourceClaimsPerNode"):
+            found = found.get("properties", {}).get(key) if isinstance(found, dict) else None
+            if found is None:
+                break
+        else:
+            return True
+    return False

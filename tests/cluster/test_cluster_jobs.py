@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
+import msgspec
 import pytest
 from tests.cluster import control_plane
 from tests.cluster.control_plane import ControlPlane
@@ -15,6 +17,7 @@ from tests.cluster.test_train_webhook import CRDS
 from tests.cluster.world import DRIVER, World
 from tests.train.jobs import exactly, job, replicated, runtime
 
+from dibs.cli.schema import schema_of
 from dibs.errors import DibsError, NotFound
 from dibs.kube import client as kube
 from dibs.kube.client import Cluster
@@ -86,6 +89,14 @@ def test_sd_38_a_claim_that_cannot_be_scheduled_is_in_the_status_of_its_rank(wor
     assert waits.phase == "Pending"
     assert "DEVICE_IN_USE" in [reason.code for reason in waits.reasons]
     assert any("cannot allocate all claims" in text for text in waits.words)
+
+
+def test_what_is_printed_as_json_is_as_its_schema_says(world: World, jobs: ClusterJobs) -> None:
+    claimed(world, 1)
+    done = jobs.submit(job(trainer={"resourceClaimsPerNode": CLAIMS}), plain())
+    world.until(lambda: any(rank.words for rank in jobs.show("demo").ranks), "the scheduler has tried")
+    for name, value in (("train cluster submit", done), ("train cluster show", jobs.show("demo"))):
+        jsonschema_rs.validate(schema_of(name), msgspec.to_builtins(value))
 
 
 def test_a_template_that_is_missing_is_refused_before_anything_is_created(world: World, jobs: ClusterJobs) -> None:

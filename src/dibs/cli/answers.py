@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dibs.cli.cluster_answers import ClusterGpus, Waiting
+from dibs.cli.cluster_answers import ClusterGpus, ClusterSubmission, ClusterTrainingJob, Waiting
 
 Moment = Annotated[
     str,
@@ -596,6 +596,8 @@ ANSWERS: dict[str, Any] = {
     "train ls": TrainingJobs,
     "train show": TrainingJobWithEvents,
     "train receipt": (TrainingReceipt, Receipt),
+    "train cluster submit": ClusterSubmission,
+    "train cluster show": ClusterTrainingJob,
     "error": Error,
 }
 # Printed in the form of another project, and described there.

@@ -130,3 +130,42 @@ class Waiting(Answer):
     not_judged: tuple[str, ...] | UnsetType = UNSET
     unreadable: tuple[Unreadable, ...] | UnsetType = UNSET
     notes: tuple[str, ...] | UnsetType = UNSET
+
+
+class ClusterSubmission(Answer):
+    """`dibs train cluster submit`: in which way, why, and what was created."""
+
+    name: str
+    namespace: str
+    way: Literal["trainer", "jobset", "jobs"]
+    reason: str
+    created: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class ClusterRank(Answer):
+    """One rank of a job on a cluster. What is empty is left out."""
+
+    name: str
+    job: str
+    index: int
+    phase: str
+    pod: str | UnsetType = UNSET
+    node: str | UnsetType = UNSET
+    devices: tuple[str, ...] | UnsetType = UNSET
+    restarts: int | UnsetType = UNSET
+    reasons: tuple[Reason, ...] | UnsetType = UNSET
+    words: tuple[str, ...] | UnsetType = UNSET
+
+
+class ClusterTrainingJob(Answer):
+    """`dibs train cluster show`: a job on a cluster, rank by rank. What is empty is left out."""
+
+    name: str
+    namespace: str
+    cluster: str
+    way: Literal["trainer", "jobset", "jobs"]
+    state: str
+    message: str | UnsetType = UNSET
+    restarts: int | UnsetType = UNSET
+    ranks: tuple[ClusterRank, ...] | UnsetType = UNSET

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -138,15 +139,27 @@ def steps(block: Block) -> list[Step]:
     return found
 
 
+_RANK = re.compile(r"\[[a-z]+-[0-9]+\] ")
+
+
 def matches(shown: tuple[str, ...], printed: tuple[str, ...]) -> bool:
     """Whether the output in a page is what was printed, but for what differs from run to run."""
     pattern = ""
+    shown, printed = _by_rank(shown), _by_rank(printed)
     for line in shown:
         if line.strip() == "…":
             pattern += r"(?:.*\n)*"
         else:
             pattern += ".*".join(re.escape(part) for part in _same(line).split("…")) + r"\n"
     return re.fullmatch(pattern, "".join(f"{_same(line)}\n" for line in printed)) is not None
+
+
+def _by_rank(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Ranks of a job write side by side: only the order within one rank is fixed."""
+    result: list[str] = []
+    for _, some in groupby(lines, lambda line: _RANK.match(line) is not None):
+        result += sorted(some, key=lambda line: line.partition("]")[0] if _RANK.match(line) else "")
+    return tuple(result)
 
 
 def _same(line: str) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from bench.golang import Reference, built
+from tests.claims import hard
+from tests.claims.worlds import HOST, device_class
 from tests.golang import worlds
 from tests.golang.__main__ import SETTINGS, allocations, compared, differs, expressions
 from tests.golang.named import NAMED
@@ -97,6 +99,19 @@ def test_made_up_worlds_are_allocated_alike(running: Reference) -> None:
     found, decided = allocations(running, seed=7, count=100, limit=5)
     assert not found
     assert decided == 100
+
+
+@pytest.mark.parametrize("kind", hard.KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_hard_worlds_are_allocated_alike(running: Reference, kind: str, seed: int) -> None:
+    slices, claims = hard.world(seed, kind, count=9)
+    described = {**worlds.world(1), "slices": slices, "claims": claims}
+    described |= {"allocatedDevices": [], "allocatedSharedDeviceIDs": [], "aggregatedCapacity": []}
+    described["node"] = {"metadata": {"name": HOST.name, "labels": HOST.labels}, "status": {}}
+    described["classes"] = [device_class()]
+    what, here, there = worlds.differs(running, described)
+    assert what == "", (here, there)
+    assert worlds.UNDECIDED not in (here, there)
 
 
 def test_the_made_up_worlds_are_served_refused_and_unsatisfiable() -> None:

@@ -3,7 +3,8 @@
 `allocator` starts it. Claim by claim, request by request, device by device; within a request only devices behind the
 last one are tried, so that combinations are tried and not their permutations. When a path fails, the next device is
 tried, then the next alternative. Until the first dead end nothing is looked up in advance; from then on `lookahead`
-says which paths cannot succeed. It only ever removes paths without a solution, so the answer stays the same.
+says which paths cannot succeed, and `deadends` which have been tried. Both only remove paths without a solution, so the
+answer stays the same.
 
 The search keeps its own stack: its depth is not limited by Python's.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dibs.claims.attempt import Attempt, Given
+from dibs.claims.deadends import DeadEnds
 from dibs.claims.failures import Cancelled, GaveUp
 from dibs.claims.identity import DeviceId
 from dibs.claims.lookahead import Lookahead
@@ -72,6 +74,7 @@ class Search:
         self.chosen: dict[int, Wanted] = {}
         self.hopeless = ""  # why the look-ahead gave up at once
         self._lookahead: Lookahead | None = None
+        self._dead_ends: DeadEnds | None = None
 
     def run(self) -> bool:
         """Whether a solution was found; it then stands in the attempt."""
@@ -87,6 +90,7 @@ class Search:
                 self.hopeless = self._lookahead.hopeless()
                 if self.hopeless:
                     return False
+                self._dead_ends = DeadEnds(self.attempt, groups, self._lookahead.likeness)
             resumed = self._backtrack(stack, signal)
             if resumed is None:
                 return False
@@ -150,7 +154,10 @@ class Search:
                     if wanted.everything:
                         return _FAILED
                     continue
-                if lookahead is not None and not lookahead.possible(group, wanted, count + 1, position):
+                if lookahead is not None and (
+                    self._is_dead_end(group, wanted, count + 1)
+                    or not lookahead.possible(group, wanted, count + 1, position)
+                ):
                     attempt.put_back(given)
                     if wanted.everything:
                         return _FAILED
@@ -162,6 +169,10 @@ class Search:
             failed = None
             count += 1
         return 0
+
+    def _is_dead_end(self, group: int, wanted: Wanted, count: int) -> bool:
+        """Whether the requests after this one, which is complete now, are known to find nothing."""
+        return count == wanted.need and self._dead_ends is not None and self._dead_ends.known(group + 1)
 
     def _backtrack(self, stack: list[_Choice | _Pick], signal: int) -> int | None:
         """Undo until another way opens, and take it; the group to go on with, None where there is no other way.
@@ -184,6 +195,8 @@ class Search:
                     return frame.group + 1
                 continue
             stack.pop()
+            if signal != _TOO_MANY and frame.count + 1 == frame.wanted.need and self._dead_ends is not None:
+                self._dead_ends.remember(frame.group + 1)
             self.attempt.put_back(frame.given)
             if signal == _TOO_MANY or frame.wanted.everything:
                 continue

@@ -52,6 +52,7 @@ class ExitReason(enum.StrEnum):
     CLIENT_GONE = "client-gone"
     LOST = "lost"  # killed from outside
     NOT_STARTED = "not-started"
+    NETWORK_LOST = "network-lost"  # the helper of its private network was killed
 
 
 class Exit(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -119,7 +119,7 @@ def test_sd_16_two_answers_to_one_question_are_refused_with_both() -> None:
 
 
 def test_sd_17_a_misspelt_backend_is_refused_with_the_known_ones(service: Workloads) -> None:
-    with pytest.raises(InvalidRequest, match="the backends are local, docker, podman, fake"):
+    with pytest.raises(InvalidRequest, match="the backends are local, docker, podman, kubernetes, fake"):
         service.create(parse_spec({"backend": "dokcer"}))
 
 

@@ -26,7 +26,7 @@ class RequestFields(TypedDict, total=False):
     memory: Amount  # main memory at most: "4Gi"
     pids: int | str  # processes at most
     allow_busy: bool  # also GPUs that processes outside dibs use
-    backend: str  # "auto", "local", "docker", "podman"
+    backend: str  # "auto", "local", "docker", "podman", "kubernetes"
     name: str
     env: Mapping[str, str | int | float] | Sequence[str]
     workdir: str
@@ -46,8 +46,9 @@ class RequestFields(TypedDict, total=False):
     tty: bool
     interactive: bool
     labels: Mapping[str, str]
-    docker: Mapping[str, Any]  # what only this engine understands
+    docker: Mapping[str, Any]  # what only this backend understands
     podman: Mapping[str, Any]
+    kubernetes: Mapping[str, Any]
 
 
 class SandboxFields(RequestFields, total=False):

@@ -89,7 +89,7 @@ def training(programs: Path, policy: str, command: list[str], env: dict[str, str
     ]
     mounts = [
         {"name": "usr", "mountPath": "/usr", "readOnly": True},
-        {"name": "work", "mountPath": "/work", "readOnly": True},
+        {"name": "work", "mountPath": "/programs", "readOnly": True},
     ]
     made = runtime(replicated(pod={"volumes": volumes}, volumeMounts=mounts), policy={"numNodes": 1, policy: {}})
     del made["metadata"]["annotations"]
@@ -118,7 +118,7 @@ def check_devices(job: Job, said: str, processes: int) -> None:
 def test_torchrun_on_two_nodes_with_two_processes_each(place: tuple[str, Workloads], programs: Path) -> None:
     kind, service = place
     env = {**frameworks.TORCH_ENV, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
-    job, said = run(service, kind, training(programs, "torch", ["torchrun", "/work/torch_allreduce.py"], env))
+    job, said = run(service, kind, training(programs, "torch", ["torchrun", "/programs/torch_allreduce.py"], env))
     assert job.state == "complete", (job.status.conditions, said)
     assert job.status.processes == 2
     for rank in range(4):
@@ -130,7 +130,7 @@ def test_torchrun_on_two_nodes_with_two_processes_each(place: tuple[str, Workloa
 def test_jax_on_two_processes(place: tuple[str, Workloads], programs: Path) -> None:
     kind, service = place
     env = {"PYTHONPATH": frameworks.JAX_PATH, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
-    job, said = run(service, kind, training(programs, "jax", ["python3", "/work/jax_gather.py"], env))
+    job, said = run(service, kind, training(programs, "jax", ["python3", "/programs/jax_gather.py"], env))
     assert job.state == "complete", (job.status.conditions, said)
     for rank in range(2):
         assert f"rank {rank} of 2: gather gives 1," in said

@@ -100,9 +100,9 @@ class FakeClusterBackend:
         return False
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
-        wishes: tuple[GpuSelector, ...] = workload.delegated.gpus if workload.delegated is not None else ()
-        count = sum(int(wish.count) for wish in wishes)
-        models = tuple(model for wish in wishes for model in wish.models)
+        selectors: tuple[GpuSelector, ...] = workload.delegated.gpus if workload.delegated is not None else ()
+        count = sum(int(one.count) for one in selectors)
+        models = tuple(model for one in selectors for model in one.models)
         seen = msgspec.to_builtins(realisation.expectation)
         plain = {"command": list(workload.command), "env": workload.env, "ttl": workload.ttl_seconds, "seen": seen}
         self._reach().submit(workload.id, count, models, plain)

@@ -138,7 +138,7 @@ class Creation(Connection):
         return Handle(self.name, workload.id, str(folder), data=data)
 
     def _create(self, body: dict[str, Any], sandbox_id: str) -> Any:
-        """The workload, made now or found again: whoever created it may have died before it could say so."""
+        """The workload, made now or found again: its creator may have died before it recorded it."""
         try:
             return self.cluster().create(self.workloads, body, self.namespace)
         except errors.Exists:

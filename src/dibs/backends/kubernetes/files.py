@@ -71,7 +71,7 @@ class Files(Looks):
 
     def _pieces(self, session, path: str) -> Iterator[bytes]:  # type: ignore[no-untyped-def]
         try:
-            # The first piece is waited for here: what is not there is told to whoever asks, not to who reads.
+            # Wait for the first piece here, so that a missing path is reported to the caller, not to the reader.
             _begun, err = False, b""
             while True:
                 found = session.receive(_SILENT)

@@ -4,7 +4,8 @@ A tool of our own, for what those that exist do not give together: a bounded and
 concern a module, whole processes (a planner's fault may show in a sandbox that another interpreter runs), copies of the
 tree instead of the tree itself, and survivors that are known to change nothing listed with the reason.
 
-MUTANT_SEED and MUTANT_MINUTES choose the sample and when to stop; words name modules (`python -m mutants quick`).
+MUTANT_SEED and MUTANT_MINUTES choose the sample and when to stop, MUTANT_WORKERS (2) how many are tried at a time;
+words name modules (`python -m mutants quick`). A fault that makes the tests hang is counted apart, not as killed.
 The exit status is 1 where a fault survives that equivalent.toml does not explain.
 """
 
@@ -24,7 +25,7 @@ from mutants.sampling import Identity, Mutant, equivalents, sample, targets
 
 SEED = 1
 MINUTES = 45
-WORKERS = 2
+WORKERS = int(os.environ.get("MUTANT_WORKERS", "2"))
 
 
 class Work:
@@ -52,7 +53,7 @@ class Work:
             fate: str = outcome.fate
             if fate == "survived":
                 fate = "equivalent" if known is not None else "SURVIVED"
-            print(f"{fate:10} {outcome.seconds:5.1f} s  {outcome.mutant}", flush=True)
+            print(f"{fate:10} {outcome.seconds:5.1f} s  {outcome.mutant}  {outcome.by}", flush=True)
 
     @property
     def left(self) -> int:
@@ -75,9 +76,12 @@ def main() -> int:
 
     def go_through(number: int) -> None:
         try:
-            bench = Bench(root, folder / str(number))
-            for mutant in work.mutants(number):
-                work.done(bench.try_out(mutant), known.get(mutant.identity))
+            bench = Bench(root, folder / str(number), [target.module for target in chosen])
+            try:
+                for mutant in work.mutants(number):
+                    work.done(bench.try_out(mutant), known.get(mutant.identity))
+            finally:
+                bench.close()
         except Exception as error:  # noqa: BLE001 - told below: a thread has nobody to raise it to
             work.failure = error
 
@@ -104,13 +108,15 @@ def report(work: Work, known: dict[Identity, str]) -> int:
     for mutant in unexplained:
         print(f"\nSURVIVED: {mutant}\n  in {mutant.mutation.where}")
     tried = len(work.outcomes)
-    killed = tried - len(survived)
-    hung = sum(one.fate == "timed out" for one in work.outcomes)
+    hung = [one.mutant for one in work.outcomes if one.fate == "hung"]
+    for mutant in hung:
+        print(f"\nhung: {mutant}\n  in {mutant.mutation.where}")
+    killed = tried - len(survived) - len(hung)
     if work.left:
         print(f"\nthe time was over with {work.left} not tried: set MUTANT_MINUTES")
     share = 100 * killed / tried if tried else 0.0
     print(
-        f"\nmutants: {killed} of {tried} killed ({share:.1f} %; {hung} by hanging), "
+        f"\nmutants: {killed} of {tried} killed ({share:.1f} %), {len(hung)} hung, "
         f"{len(explained)} equivalent, {len(unexplained)} survived"
     )
     return 1 if unexplained else 0

@@ -21,6 +21,7 @@ class Mutation(NamedTuple):
     before: str
     after: str
     span: tuple[int, int]  # in the file's bytes
+    lines: int  # after the first, that it reaches over
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.span[0]] + self.after.encode() + source[self.span[1] :]
@@ -89,7 +90,8 @@ class _Finder:
         end = self.starts[node.end_lineno - 1] + node.end_col_offset
         before = " ".join(self.source[start:end].decode().split())
         text = self.source[self.starts[node.lineno - 1] : self.starts[node.lineno]].decode().strip()
-        return Mutation(node.lineno, ".".join(scope) or "(module)", text, before, after, (start, end))
+        return Mutation(node.lineno, ".".join(scope) or "(module)", text, before, after, (start, end),
+                        node.end_lineno - node.lineno)  # fmt: skip
 
 
 def _variants(node: ast.AST, *, in_function: bool) -> Iterator[str]:

@@ -1,38 +1,98 @@
 """Runs the tests of a module against one fault after the other, in copies of the tree. The work tree is only read.
 
 `Bench` is one copy; each has one fault at a time. The tests of a module run unchanged first: they must be green, and
-how long they take says when a run with a fault in it counts as hanging (which is noticed too).
+what they run says which of them are tried first, and how long each takes. A fault counts as killed where the same test
+fails twice with it: a busy machine may fail a test once. A fault that hangs is told apart, and only where the same
+tests end in time without it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import py_compile
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mutants.sampling import Mutant, Target
 
-Fate = Literal["killed", "timed out", "survived"]
+Fate = Literal["killed", "hung", "survived"]
+OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "--no-header", "--tb=line")
+LONGEST = 1800.0  # seconds for all tests of a module without a fault
 
 
 class Outcome(NamedTuple):
     mutant: Mutant
     fate: Fate
     seconds: float
-    by: str = ""  # the first test that noticed
+    by: str = ""  # the test that noticed
+
+
+class Server:
+    """A pytest that has collected the tests of a module and runs them in forks (`mutants.loop`)."""
+
+    def __init__(self, tree: Path, temp: Path, tests: tuple[str, ...], modules: list[str]) -> None:
+        self.result = temp.with_suffix(".json")
+        self.log = temp.with_suffix(".log")
+        self._channel, theirs = socket.socketpair()
+        with self.log.open("wb") as log, theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *OPTIONS, "-p", "mutants.loop", f"--basetemp={temp}", *tests],
+                cwd=tree,
+                env=environment(tree, MUTANT_SOCKET=str(theirs.fileno())),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        self._answers = self._channel.makefile("r")
+        first = self.ask(None, LONGEST, trace=[str(tree / module) for module in modules])
+        if first["fate"] != "passed":
+            raise RuntimeError(f"{' '.join(tests)} without any fault: {first}\n{self.log.read_text()[-3000:]}")
+        self.tests: dict[str, Any] = first["tests"]
+        self._load = first["loaded"]
+
+    def ask(self, tests: list[str] | None, limit: float, **more: object) -> dict[str, Any]:
+        asked = {"tests": tests, "limit": limit, "result": str(self.result), **more}
+        if more.get("module"):
+            asked["load"], self._load = self._load, []
+        self._channel.sendall(json.dumps(asked).encode() + b"\n")
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError(f"the tests cannot be run:\n{self.log.read_text()[-3000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def covering(self, path: Path, first: int, last: int) -> list[str]:
+        """Tests that run these lines in their own process: those of the quickest file first."""
+        chosen = [name for name, one in self.tests.items()
+                  if any(where == str(path) and first <= line <= last for where, line in one["lines"])]  # fmt: skip
+        files: dict[str, float] = {}
+        for name in chosen:
+            files[name.partition("::")[0]] = files.get(name.partition("::")[0], 0.0) + self.tests[name]["seconds"]
+        return sorted(chosen, key=lambda name: (files[name.partition("::")[0]], name.partition("::")[0]))
+
+    def limit(self, tests: list[str]) -> float:
+        return 30.0 + 4 * float(sum(self.tests[name]["seconds"] for name in tests))
+
+    def close(self) -> None:
+        self._answers.close()
+        self._channel.close()
+        self._process.wait()
 
 
 class Bench:
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(self, root: Path, folder: Path, modules: list[str]) -> None:
         self.tree = folder / "tree"
         self.temp = folder / "t"
-        self._bases: dict[tuple[str, ...], float] = {}
+        self.modules = modules
+        self._serves: tuple[str, ...] = ()
+        self._server: Server | None = None
         self.tree.mkdir(parents=True)
         listed = subprocess.run(
             ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -46,60 +106,99 @@ class Bench:
             # Checked by content: a fault of the same length within the same second must not run as the code before it.
             py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
-    def base(self, target: Target) -> float:
-        """How long its tests take without a fault."""
-        if target.tests not in self._bases:
-            code, seconds, said = self._run(target, 1800.0)
-            if code != 0:
-                raise RuntimeError(f"the tests of {target.module} fail without any fault in it:\n{said[-3000:]}")
-            self._bases[target.tests] = seconds
-        return self._bases[target.tests]
-
     def try_out(self, mutant: Mutant) -> Outcome:
-        limit = 30.0 + 4 * self.base(mutant.target)
-        path = self.tree / mutant.target.module
-        source = path.read_bytes()
-        path.write_bytes(mutant.mutation.applied(source))
-        try:
-            code, seconds, said = self._run(mutant.target, limit)
-        finally:
-            path.write_bytes(source)
-        if code is None:
-            return Outcome(mutant, "timed out", seconds)
-        if code == 0:
-            return Outcome(mutant, "survived", seconds)
-        noticed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        return Outcome(mutant, "killed", seconds, noticed[0].split(" - ")[0].split(" ", 1)[1] if noticed else "")
-
-    def _run(self, target: Target, limit: float) -> tuple[int | None, float, str]:
+        server = self._serving(mutant.target)
         begun = time.monotonic()
-        child = subprocess.Popen(
-            [
-                sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
-                "--hypothesis-seed=0", "--no-header", "--tb=line", f"--basetemp={self.temp}", *target.tests,
-            ],
-            cwd=self.tree,
-            env={**os.environ, "PYTHONPATH": str(self.tree / "src")},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+        fate, by = self._fate(server, mutant)
+        return Outcome(mutant, fate, time.monotonic() - begun, by)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._clear()
+
+    def _serving(self, target: Target) -> Server:
+        if self._server is None or self._serves != target.tests:
+            self.close()
+            self._server, self._serves = Server(self.tree, self.temp, target.tests, self.modules), target.tests
+            self._clear()
+        return self._server
+
+    def _fate(self, server: Server, mutant: Mutant) -> tuple[Fate, str]:
+        path = self.tree / mutant.target.module
+        fault = mutant.mutation
+        quick = server.covering(path, fault.line, fault.line + fault.lines)
+        for chosen in (quick, [name for name in server.tests if name not in set(quick)]):
+            tests = chosen
+            while tests:
+                with self._faulty(path, mutant) as original:
+                    said = self._ask(server, tests, str(path), original)
+                    if said["fate"] == "fresh":
+                        return self._fresh(mutant.target)
+                if said["fate"] == "passed":
+                    break
+                if said["fate"] == "hung":
+                    without = server.ask(tests, server.limit(tests))
+                    self._clear()
+                    if without["fate"] == "passed":
+                        return "hung", ""
+                    raise RuntimeError(f"{mutant}: the machine is too busy to say whether this hangs: {without}")
+                if said["fate"] == "died":
+                    return "killed", "the process of the tests ended"
+                by = said["failed"][0]
+                with self._faulty(path, mutant) as original:
+                    again = self._ask(server, [by], str(path), original)
+                if again["fate"] != "passed":
+                    return "killed", by
+                tests = tests[tests.index(by) + 1 :]  # it failed for another reason
+        return "survived", ""
+
+    def _ask(self, server: Server, tests: list[str], module: str, original: str) -> dict[str, Any]:
         try:
-            said, _ = child.communicate(timeout=limit)
-            return child.returncode, time.monotonic() - begun, said
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGINT)  # it clears up behind itself
-            try:
-                said, _ = child.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                said, _ = child.communicate()
-            return None, time.monotonic() - begun, said
+            return server.ask(tests, server.limit(tests), module=module, original=original)
         finally:
             self._clear()
 
+    @contextlib.contextmanager
+    def _faulty(self, path: Path, mutant: Mutant) -> Iterator[str]:
+        source = path.read_bytes()
+        path.write_bytes(mutant.mutation.applied(source))
+        try:
+            yield source.decode()
+        finally:
+            path.write_bytes(source)
+
+    def _fresh(self, target: Target) -> tuple[Fate, str]:
+        """In a process of its own: a fault in what a module does when it is imported. The fault is in the file."""
+        assert self._server is not None
+        limit = self._server.limit(list(self._server.tests)) + 60
+        tests, by = target.tests, ""
+        for _ in range(2):
+            child = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *OPTIONS, f"--basetemp={self.temp}", *tests],
+                cwd=self.tree, env=environment(self.tree), text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                said, _ = child.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+                return "hung", ""
+            finally:
+                self._clear()
+            if child.returncode == 0:
+                return "survived", ""
+            noticed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            if not noticed:
+                return "killed", "the process of the tests ended"
+            by = noticed[0].split(" - ")[0].split(" ", 1)[1]
+            tests = (by,)
+        return "killed", by
+
     def _clear(self) -> None:
         """End what a broken dibs has left running: its command line or environment names a folder of this run."""
-        token = str(self.temp).encode()
+        token = f"{self.temp}/".encode()
         for entry in os.listdir("/proc"):
             if not entry.isdigit() or int(entry) == os.getpid():
                 continue
@@ -110,3 +209,7 @@ class Bench:
             except OSError:
                 continue
         shutil.rmtree(self.temp, ignore_errors=True)
+
+
+def environment(tree: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", **more}

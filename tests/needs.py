@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import pytest
@@ -17,3 +18,9 @@ def limits(backend: str = "local") -> None:
         capability = can_limit(name)
         if not capability.ok:
             pytest.skip(f"the {name} limit cannot be enforced here: {capability.reason}")
+
+
+def shared_network() -> None:
+    """Ranks of a gateway's job share a private network; on `local` an ordinary user cannot make one."""
+    if os.getuid():
+        pytest.skip("an ordinary user's sandboxes cannot share a private network")

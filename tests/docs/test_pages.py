@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from tests import needs
 from tests.installation import private
 
 from .pages import COMPILED_ONLY, PAGES, ROOT, Block, Runner, blocks, can_limit, matches, steps, tokens, walk
@@ -22,6 +23,8 @@ _DIBS_LINE = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*dibs +[a-z]", re.MULTILINE)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     if page.name == "host.md" and (reason := private()):
         pytest.skip(reason)
+    if page.name == "kubeflow.md":
+        needs.shared_network()
     runner = Runner(tmp_path, limits=can_limit())
     try:
         following = {block.line: after for block, after in pairwise(blocks(page))}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from tests import needs
 from tests.kubeflow.conftest import API, Place
 
 from dibs.ledger.store import Ledger
@@ -37,6 +38,8 @@ out["gone"] = name not in [one.name for one in client.list_jobs()]
 
 
 def test_a_job_of_two_nodes_runs_from_its_function_to_its_deletion(anywhere: Place, sdk: Sdk) -> None:
+    if anywhere.image == "python":
+        needs.shared_network()
     found = sdk(f"IMAGE = {anywhere.image!r}\n{LIFE}", where=anywhere)
     assert {"torch-distributed", "jax-distributed", "mpi-distributed", "plain"} <= set(found["runtimes"])
     assert found["status"] == "Complete"
@@ -163,6 +166,7 @@ def test_sd_41_a_runtime_that_holds_the_claims_gives_them(place: Place, sdk: Sdk
 
 def test_limits_that_the_sdk_does_not_know_do_not_break_it(place: Place, sdk: Sdk) -> None:
     """The SDK raises for a whole job whose container limits memory alone."""
+    needs.limits()
     code = (
         "def train():\n    print('ran')\n"
         f"trainer = CustomTrainer(func=train, image={place.image!r}, resources_per_node={{'memory': '256Mi'}})\n"

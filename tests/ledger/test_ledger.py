@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 from tests.ledger.books import RECEIPT, book, device, handle, sandbox
@@ -216,3 +217,39 @@ def test_a_page_has_only_what_has_all_labels(home: Home) -> None:
         rows, count = ledger.page(tenant=None, states=None, labels={"team": "a", "kind": "x"}, offset=0, limit=10)
         assert ([row.id for row in rows], count) == ([both.id], 1)
         assert ledger.page(tenant=None, states=None, labels={"team": "b"}, offset=0, limit=10) == ([], 0)
+
+
+def test_what_a_scheduler_has_decided_is_recorded_once_and_anew_when_it_moves(home: Home) -> None:
+    with Ledger(home) as ledger:
+        row = sandbox()
+        with ledger.writing():
+            ledger.add_sandbox(row)
+            ledger.delegate(row.id, ledger.host, "claim-a")
+            assert ledger.bind(row.id, "node-1", [device("gpu-1")])
+            assert not ledger.bind(row.id, "node-1", [device("gpu-1")]), "known already"
+        [lease] = ledger.leases(sandbox_id=row.id)
+        assert (lease.kind, lease.node, [one.id for one in lease.devices]) == ("bound", "node-1", ["gpu-1"])
+        with ledger.writing():
+            assert ledger.bind(row.id, "node-2", [device("gpu-2")])
+        [lease] = ledger.leases(sandbox_id=row.id)
+        assert (lease.kind, lease.node, [one.id for one in lease.devices]) == ("bound", "node-2", ["gpu-2"])
+
+
+def test_what_this_host_has_booked_is_not_bound_by_a_scheduler(home: Home) -> None:
+    with Ledger(home) as ledger:
+        row = book(ledger, device("gpu-0"))
+        with ledger.writing():
+            assert not ledger.bind(row.id, "node-1", [device("gpu-1")])
+        [lease] = ledger.leases(sandbox_id=row.id)
+        assert (lease.kind, [one.id for one in lease.devices]) == ("booked", ["gpu-0"])
+
+
+def test_old_signs_of_life_are_dropped(home: Home) -> None:
+    with Ledger(home) as ledger:
+        with ledger.writing():
+            ledger.beat(myself())
+            ledger.forget_beats(0.0)
+        assert ledger.beats() == {myself(): 1}
+        with ledger.writing():
+            ledger.forget_beats(time.time() + 60)
+        assert ledger.beats() == {}

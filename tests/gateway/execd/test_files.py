@@ -236,7 +236,8 @@ def test_a_file_is_given_to_its_owner_where_the_root_is_the_sandboxs_own(inside:
             # There root inside has no power over files: it would read what the host's other users keep to themselves.
             with pytest.raises(DibsError) as caught:
                 await work
-            assert "not permitted" in str(caught.value)
+            # An ordinary user's sandbox has no such owner at all.
+            assert ("Invalid argument" if os.getuid() else "not permitted") in str(caught.value)
             return
         await work
         (found,) = (await Files(inside).info(["/tmp/file"])).values()

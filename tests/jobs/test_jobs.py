@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.jobs.submitting import Json, driven, objects, options, removed, replicated, runtime, submitted
+from tests.jobs.submitting import Json, driven, objects, options, removed, replicated, row_of, runtime, submitted
 
-from dibs.errors import Conflict, InvalidRequest, NoMatch, NotFound
+from dibs.backends.local.backend import LocalBackend
+from dibs.backends.port import Handle
+from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NoMatch, NotFound
 from dibs.home import Home
+from dibs.request import parse_spec
+from dibs.settings import Quota, Settings
+from dibs.workloads.identity import Identity
 from dibs.workloads.jobs.model import Job
 from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
 
@@ -67,8 +75,6 @@ def test_a_job_that_cannot_be_had_now_waits_as_a_whole(service: Workloads, jobs:
 
 
 def _looked(service: Workloads, job: Job, looks: Iterator[int]) -> Job:
-    from tests.jobs.submitting import row_of
-
     from dibs.workloads.jobs.driver import Driver
 
     Driver(service, row_of(service, job), idle=lambda _: None).run(lambda: next(looks, None) is None)
@@ -197,6 +203,10 @@ def test_claims_per_rank_are_allocated_together(service: Workloads, jobs: Jobs) 
         ({}, {"securityContext": {"privileged": True}}, "securityContext.privileged"),
         ({}, {"resources": {"limits": {"example.com/fpga": 1}}}, "limits[example.com/fpga]"),
         ({"initContainers": [{"name": "i", "image": "img:1"}]}, {}, "initContainers"),
+        ({}, {"resources": {"requests": {"cpu": "2"}}}, "requests[cpu]"),
+        ({}, {"resources": {"requests": {"memory": "1Gi"}, "limits": {"cpu": 1}}}, "requests[memory]"),
+        ({}, {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}, "requests[memory]"),
+        ({}, {"resources": {"requests": {"ephemeral-storage": "1Gi"}}}, "requests[ephemeral-storage]"),
     ],
 )  # fmt: skip
 def test_what_only_a_cluster_can_do_is_refused_by_name(
@@ -244,3 +254,56 @@ def test_a_receipt_for_every_rank_and_one_for_the_job(service: Workloads, jobs: 
     assert (list(receipt.ranks), receipt.missing, receipt.simulated) == (
         ["demo-node-0-0", "demo-node-0-1"], (), True,
     )  # fmt: skip
+
+
+def test_a_request_that_says_what_its_limit_says_is_delivered(service: Workloads, jobs: Jobs) -> None:
+    resources = {"limits": {"memory": "1Gi"}, "requests": {"memory": 1 << 30}}
+    backend, plan = jobs.check(objects(trainer={"resourcesPerNode": resources}, gpus=0), options())
+    assert (backend.name, plan.ranks[0].spec.resources.memory_bytes) == ("local", 1 << 30)
+
+
+def test_an_ended_job_does_not_keep_the_environment_of_its_submitter(service: Workloads, jobs: Jobs) -> None:
+    secret = {"PATH": "/usr/bin:/bin", "TOKEN": "s3cret"}
+    what = objects(["sh", "-c", "test ${#TOKEN} = 6"], nodes=1)
+    job = jobs.submit(what, msgspec.structs.replace(options(), base_env=secret))
+    assert b"s3cret" in row_of(service, job).spec  # any process may have to go on with it
+    job = driven(service, job)
+    assert job.state == "complete", job.status.conditions
+    assert b"s3cret" not in row_of(service, job).spec
+    assert job.spec.options.base_env == {}
+    assert job.spec.objects == what
+
+
+def test_a_queued_job_that_its_quota_holds_back_holds_up_no_other_tenant(eight_gpus: Home) -> None:
+    settings = Settings(tenants={"acme": Quota(sandboxes=2)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as whole:
+        acme, other = (whole.seen_by(Identity(name="t", uid=os.getuid(), tenant=name)) for name in ("acme", "other"))
+        mine = acme.create(parse_spec({"gpu": 1, "command": ["sleep", "1000"]}))
+        job = Jobs(acme).submit(objects(nodes=2, gpus=3), options())
+        job = _looked(acme, job, iter(range(3)))
+        assert (job.state, job.status.waits_for) == ("queued", 'the tenant "acme" holds 1 of 2 (sandboxes)')
+        theirs = other.create(parse_spec({"gpu": 4, "command": ["sleep", "1000"]}))
+        assert theirs.state == "running"
+        for service, row in ((acme, mine), (other, theirs)):
+            service.remove(row.id, 0.0)
+        removed(acme, job)
+
+
+def test_what_an_unreachable_engine_keeps_of_an_old_attempt_is_told_and_removed_later(
+    service: Workloads, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runtime(failurePolicy={"maxRestarts": 2})
+    delete = LocalBackend.delete
+    failed: list[str] = []
+
+    def away(self: LocalBackend, handle: Handle) -> None:
+        if not failed:
+            failed.append(handle.sandbox_id)
+            raise BackendUnavailable("it went for a walk", code="ENGINE_UNREACHABLE")
+        delete(self, handle)
+
+    monkeypatch.setattr(LocalBackend, "delete", away)
+    job = driven(service, submitted(service, objects(["false"], nodes=1, runtime=made)))
+    told = [event.detail for event in jobs.events(job.id) if event.kind == "job.leftover"]
+    assert told == [f"sandbox {failed[0]}: it went for a walk"]
+    assert (service.home.state / f"late-{os.getuid()}" / failed[0]).exists()

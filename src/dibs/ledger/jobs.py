@@ -145,6 +145,13 @@ class JobBook(Beside):
             if changed != 1:
                 raise Conflict("the job is not suspended", field="job", value=row.name, code="WRONG_STATE")
 
+    def replace_ended_spec(self, row: JobRow, spec: bytes) -> None:
+        """What is kept of a job that has ended; in the transaction that ends it."""
+        with self._joined():
+            self._db.execute(
+                "UPDATE jobs SET spec = :spec WHERE id = :id AND ended_at IS NOT NULL", id=row.id, spec=spec.decode()
+            )
+
     def forget(self, job_id: str) -> None:
         """Drop an ended job from the books. Its events stay."""
         with self._joined():

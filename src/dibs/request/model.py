@@ -50,6 +50,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     pids: int | None = None
     allow_busy: bool = False
     parts: tuple[Request, ...] = ()  # what several sandboxes want at once, each for itself; then nothing else is set
+    members: int = 1  # how many sandboxes want this together
 
     @property
     def wants_devices(self) -> bool:

@@ -229,6 +229,7 @@ class Booking:
         if not self._tenants:
             return None
         holdings: dict[str, Holding] = {}
+        queued: set[str] = set()
 
         def over(ticket: Ticket) -> bool:
             quota = self._tenants.get(ticket.tenant)
@@ -236,10 +237,11 @@ class Booking:
                 return False
             if ticket.tenant not in holdings:
                 holdings[ticket.tenant] = held_by(self._ledger, ticket.tenant)
+                queued.update(row.id for row in self._ledger.sandboxes(live_only=True, tenant=ticket.tenant))
             wants, has = request_of(ticket.request), holdings[ticket.tenant]
-            if ticket.sandbox_id is not None:
+            if ticket.sandbox_id in queued:  # a job has no sandbox before its turn, and is not among what is held
                 has = has.without(wants)
-            return bool(over_quota(has, ticket.tenant, quota, wants, least_gpus(wants)))
+            return bool(over_quota(has, ticket.tenant, quota, wants, least_gpus(wants), sandboxes=wants.members))
 
         return over
 
@@ -300,11 +302,10 @@ def together(requests: Sequence[Request]) -> Request:
     if len(requests) == 1:
         return requests[0]
     wanting = [request for request in requests if request.wants_devices]
-    amounts: dict[str, Any] = {
-        name: sum(values) or None
-        for name in ("cpu_millis", "memory_bytes", "pids")
-        if (values := [getattr(request, name) or 0 for request in requests])
-    }
+    amounts: dict[str, Any] = {"members": len(requests)}
+    for name in ("cpu_millis", "memory_bytes", "pids"):
+        values = [getattr(request, name) for request in requests]
+        amounts[name] = None if None in values else sum(values)  # one without a limit may take any amount
     if any(request.needs_allocator or request.devices for request in wanting):
         return Request(parts=tuple(_devices_only(request) for request in wanting), **amounts)
     counts: dict[GpuSelector, int] = {}

@@ -17,7 +17,8 @@ from dibs.settings import Quota
 
 
 class Holding(msgspec.Struct):
-    """What a tenant has. Whoever waits counts too, apart from the GPUs that he does not have yet."""
+    """What a tenant has. A sandbox that waits counts too, apart from the GPUs that it does not have yet. A training job
+    that waits does not: it may be queued beyond the quota, and two of them must not keep each other from running."""
 
     sandboxes: int = 0
     cpu_millis: int = 0

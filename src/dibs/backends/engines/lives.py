@@ -206,7 +206,14 @@ class Lives(Engine):
                     return iter(())  # it never ran
                 raise
         raw = handle.data.get("tty") == "1" and self.name == "docker"
-        return rendering.records(connection, response, raw=raw)
+        return self._records(handle, rendering.records(connection, response, raw=raw))
+
+    def _records(self, handle: Handle, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
+        """An engine that goes away while it is read is told in our words."""
+        try:
+            yield from records
+        except OSError as error:
+            raise errors.unreachable(self.name, Unreachable(handle.sandbox_id, error)) from error
 
     def _await_init(self, handle: Handle) -> None:
         """Before a signal is sent: where the engine has put an init before the command, until that one minds it."""

@@ -30,6 +30,7 @@ from dibs.ledger.store import new_id
 from dibs.plan.planner import Refusal
 from dibs.process import boottime, myself
 from dibs.sandbox import Sandbox, SandboxId
+from dibs.workloads import late
 from dibs.workloads.booking import Booking, Order, together
 from dibs.workloads.delivery import Delivery, Run, ledger_away
 from dibs.workloads.explain import meant_for
@@ -417,6 +418,7 @@ class Driver:
         with ledger.writing():
             self._leave_queue(state)
             self._move(state, status, ended=True)
+            self._book.replace_ended_spec(row, msgspec.json.encode(read_spec(row).without_secrets()))
             if removed:
                 self._book.forget(row.id)
         volumes.remove(self._w.home, row.id)
@@ -460,8 +462,12 @@ class Driver:
     def _remove_files(self, group: str) -> None:
         for row in self._w.ledger.group(group) if group else ():
             if not row.live:
-                with suppress(DibsError):  # a leftover file is a nuisance, not a leak of a device
+                try:
                     self._w.registry.get(row.backend, row.uid).delete(handle_of(row))
+                except BackendUnavailable as error:
+                    # Its devices are free. What its engine still has of it is removed when the engine is back.
+                    late.expect(self._w.home, handle_of(row))
+                    self._book.tell(self._row, "job.leftover", f"sandbox {row.id}: {error}")
 
     def _leave_queue(self, why: str) -> None:
         ticket = self._ticket()

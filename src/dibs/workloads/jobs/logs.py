@@ -1,7 +1,8 @@
 """What the ranks of a job write, put together.
 
 `Jobs.logs` calls it. Without following, records are merged by their times; while following, a thread per rank reads and
-they come as they are written. A rank that is started again is followed again.
+they come as they are written. A rank that is started again is followed again. If a log cannot be read to its end, that
+is raised: what came before is not the whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dibs.errors import DibsError, NotFound
+from dibs.backends.port import Phase
+from dibs.errors import BackendUnavailable, DibsError, NotFound
 from dibs.workloads.jobs.model import RankLog
 from dibs.workloads.reconcile import handle_of
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
 _LOOK = 0.1  # seconds between two looks whether there are new ranks to follow
+_ENDING = 5.0  # seconds in which a rank whose output has ended has ended too
 
 
 def merged(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str], *, follow: bool) -> Iterator[RankLog]:
@@ -43,7 +46,7 @@ def _of(workloads: Workloads, name: str, sandbox_id: str) -> Iterator[RankLog]:
 def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str]) -> Iterator[RankLog]:
     from dibs.workloads.service import Workloads as InProcess
 
-    found: queue.SimpleQueue[RankLog | str] = queue.SimpleQueue()
+    found: queue.SimpleQueue[RankLog | DibsError | str] = queue.SimpleQueue()
     gone = threading.Event()
     reading: set[str] = set()
     seen: set[str] = set()
@@ -52,13 +55,18 @@ def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str
         try:
             with InProcess(workloads.home, identity=workloads.identity, compare=False) as own:
                 row = own.sandbox(sandbox_id)
-                for record in own.backend_of(row).logs(handle_of(row), follow=True):
+                backend, handle = own.backend_of(row), handle_of(row)
+                for record in backend.logs(handle, follow=True):
                     if gone.is_set():
                         return
                     if record.data:
                         found.put(RankLog(name, record))
-        except DibsError:
-            pass  # it was removed meanwhile, or its engine went away: the job says which
+                if backend.wait(handle, _ENDING).phase not in (Phase.EXITED, Phase.ABSENT):
+                    raise _cut(name)  # an engine that is killed ends the stream as if the rank had ended
+        except NotFound:
+            pass  # it was removed meanwhile
+        except DibsError as error:
+            found.put(error)
         finally:
             found.put(sandbox_id)
 
@@ -80,6 +88,8 @@ def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str
                     one = found.get(timeout=_LOOK)
                 except queue.Empty:
                     break
+                if isinstance(one, DibsError):
+                    raise one
                 if isinstance(one, str):
                     reading.discard(one)
                 else:
@@ -88,3 +98,10 @@ def _followed(jobs: Jobs, workloads: Workloads, job_id: str, names: Sequence[str
                 return
     finally:
         gone.set()
+
+
+def _cut(rank: str) -> BackendUnavailable:
+    return BackendUnavailable(
+        "its log ended, but it still runs: its engine went away", field="rank", value=rank, code="ENGINE_UNREACHABLE",
+        remedy="see whether the engine runs, and follow the logs again",
+    )  # fmt: skip

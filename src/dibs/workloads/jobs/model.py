@@ -65,6 +65,11 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     objects: Objects
     options: Options = Options()
 
+    def without_secrets(self) -> JobSpec:
+        """What is kept of an ended job: not the environment of its submitter, nor its private key."""
+        objects = msgspec.structs.replace(self.objects, ssh_key=None)
+        return JobSpec(objects, msgspec.structs.replace(self.options, base_env={}))
+
 
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     """As Kubeflow Trainer writes them: Suspended, Complete, Failed; beside those Running and Queued, which are ours."""

@@ -143,9 +143,12 @@ class Pod(msgspec.Struct):
         said: Json = self.container.get("resources", {})
         limits, requests = said.get("limits", {}), said.get("requests", {})
         wishes: list[str] = []
+        path = f"containers[{self.container['name']}].resources"
         for name in sorted({**requests, **limits}):
             amount = limits.get(name, requests.get(name))
             if name in ("cpu", "memory"):
+                if name in requests:
+                    self._agree(name, requests[name], limits.get(name), path)
                 if name in limits:
                     found[name] = amount if isinstance(amount, str) else str(Quantity.parse(amount))
             elif VENDOR_KEY.fullmatch(name):
@@ -153,13 +156,23 @@ class Pod(msgspec.Struct):
                     found[name] = count.as_integer() if count.is_integer() else str(count)
             elif mig := _MIG.fullmatch(name):
                 wishes.append(f"nvidia:{mig[1]}:{Quantity.parse(amount)}")
-            elif name == "ephemeral-storage" or name.startswith("hugepages-") or "/" in name:
-                path = f"containers[{self.container['name']}].resources.limits[{name}]"
+            else:
+                part = "limits" if name in limits else "requests"
                 remedy = "leave it out; devices are asked for as nvidia.com/gpu, amd.com/gpu, intel.com/gpu or by claim"
-                self.refuse(path, amount, "this host has no such resource to give", remedy)
+                self.refuse(f"{path}.{part}[{name}]", amount, "this host has no such resource to give", remedy)
         if wishes:
             found["gpu"] = wishes
         return found
+
+    def _agree(self, name: str, asked: Any, limit: Any, path: str) -> None:
+        """dibs limits, and reserves no part of cpu or memory: a request must say what the limit says."""
+        field = f"{path}.requests[{name}]"
+        if limit is None:
+            reason = f"there is no limit of {name} beside it; dibs sets limits and reserves nothing without one"
+            self.refuse(field, asked, reason, f"say it in resources.limits[{name}], or run the job on a cluster")
+        elif Quantity.parse(asked) != Quantity.parse(limit):
+            reason = f"the limit of {name} is {limit}: dibs cannot reserve a part and allow the rest"
+            self.refuse(field, asked, reason, f"make it the same as resources.limits[{name}], or leave it out")
 
     def _claim(self, resources: Request) -> Json | None:
         """What its claims ask for, as one claim: the names of requests get the claim's name in front."""

@@ -35,6 +35,8 @@ from opensandbox import Sandbox, SandboxManager
 
 # An ordinary user's sandbox on `local` has that user alone.
 ANY_USER = os.environ.get("DIBS_TEST_BACKEND") != "local" or os.getuid() == 0
+# A user and group other than root: an ordinary user's sandbox has no others than its own.
+OTHER = (1000, 1001) if ANY_USER else (os.getuid(), os.getgid())
 
 
 class Awaitable:
@@ -188,7 +190,7 @@ async def commands(sandbox: Any) -> None:
     assert (await sandbox.commands.run("echo $PWD $COLOUR $GREETING", opts=where)).text == "/tmp blue hello"
     late = await sandbox.commands.run("sleep 100", opts=RunCommandOpts(timeout=timedelta(milliseconds=300)))
     assert late.error is not None
-    uid, gid = (1000, 1001) if ANY_USER else (os.getuid(), os.getgid())
+    uid, gid = OTHER
     who = await sandbox.commands.run("id -u; id -g", opts=RunCommandOpts(uid=uid, gid=gid))
     assert [line.text for line in who.logs.stdout] == [str(uid), str(gid)]
     await sandbox.commands.set_env("KEPT", "for 'ever'")
@@ -267,11 +269,11 @@ async def files(sandbox: Any) -> None:
     await sandbox.files.replace_contents(
         [ContentReplaceEntry(path=f"{top}/moved.txt", old_content="2", new_content="zwei")]
     )
-    other = sandbox.files_with_identity(1000, 1001)
+    other = sandbox.files_with_identity(*OTHER)
     await sandbox.commands.run(f"mkdir -m 777 {top}/open")
     await other.write_file(f"{top}/open/theirs.txt", "mine")
     owners = await sandbox.commands.run(f"stat -c '%u %g' {top}/open/theirs.txt")
-    assert owners.text == "1000 1001"
+    assert owners.text == f"{OTHER[0]} {OTHER[1]}"
     with pytest.raises(SandboxApiException) as caught:
         await sandbox.files.read_file(f"{top}/nothing")
     assert caught.value.status_code == 404

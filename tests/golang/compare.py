@@ -79,6 +79,8 @@ def _evaluated(program: cel.Program, view: DeviceView, selector: Any) -> tuple[s
     except cel.CelCostError as error:
         return "cost", str(error)
     if selector is not None:
+        while isinstance(value, cel.Optional) and value.present:
+            value = value.value  # as a selector's answer is converted, there and here
         assert plain == shown(value), (program.expression, plain, shown(value))
     # Calls around an error are charged there and not here: such a cost is only compared where nothing was absorbed.
     return shown(value), None if absorbed else cost

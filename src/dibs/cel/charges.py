@@ -70,13 +70,21 @@ def _ip(result: Any, first: Any, *_: Any) -> int:
     return _part(size(first)) if isinstance(first, str) else 1
 
 
-def _contains_ip(result: Any, cidr: Any, other: Any) -> int:
+def _contains_ip(result: Any, cidr: Any, *_: Any) -> int:
     del result
-    return _part(2 * size(cidr)) + (_part(size(other)) if isinstance(other, str) else 0)
+    return _part(2 * size(cidr))
 
 
-def _contains_cidr(result: Any, cidr: Any, other: Any) -> int:
-    return _contains_ip(result, cidr, other) + _part(size(cidr)) + 1
+def _contains_ip_text(result: Any, cidr: Any, other: Any) -> int:
+    return _contains_ip(result, cidr) + _part(size(other))
+
+
+def _contains_cidr(result: Any, cidr: Any, *_: Any) -> int:
+    return _contains_ip(result, cidr) + _part(size(cidr)) + 1
+
+
+def _contains_cidr_text(result: Any, cidr: Any, other: Any) -> int:
+    return _contains_cidr(result, cidr) + _part(size(other))
 
 
 def _validate(result: Any, form: Any, text: Any) -> int:
@@ -163,6 +171,8 @@ _FUNCTIONS: Final[dict[str, Charge]] = {
     "_==_": _equal,
     "_!=_": _smaller,
 }
+# Where the other is known to be a string, which is parsed first.
+_TEXTS: Final[dict[str, Charge]] = {"containsIP": _contains_ip_text, "containsCIDR": _contains_cidr_text}
 # By the overload, where it is the only one that can be meant.
 _OVERLOADS: Final[dict[str, Charge]] = {
     **dict.fromkeys(("startsWith", "endsWith"), _second),
@@ -180,6 +190,8 @@ _COMPARISONS: Final = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
 
 def charge_of(function: str, overloads: Sequence[Overload]) -> Charge | None:
     """How a call is charged; None where it costs one unit."""
+    if function in _TEXTS and len(overloads) == 1 and overloads[0].params[1].kind == "string":
+        return _TEXTS[function]
     found = _FUNCTIONS.get(function)
     if found is not None:
         return found

@@ -78,7 +78,10 @@ class Checker:
         self.scopes: list[dict[str, Type]] = []
         self.fresh = 0
         self.visited: list[Node] = []
+        self.found: list[Type] = []
         self.formatting = 0
+        # Type parameters that met only `dyn`: what they are bound to later is what is wanted, not what will be there.
+        self.guessed: set[str] = set()
 
     def run(self, root: Node, text: str) -> Type:
         """Check everything; raise all problems as one error."""
@@ -91,6 +94,14 @@ class Checker:
         for node in self.visited:
             node.type = substitute(self.bindings, node.type, free_as_dyn=True)
         return root.type
+
+    def distrust(self) -> None:
+        """Let generated code take for unknown what was only inferred from how a value behind `dyn` is used."""
+        if not self.guessed:
+            return
+        open_bindings = {name: kind for name, kind in self.bindings.items() if name not in self.guessed}
+        for node, kind in zip(self.visited, self.found, strict=True):
+            node.type = substitute(open_bindings, kind, free_as_dyn=True)
 
     # -- helpers
 
@@ -154,6 +165,7 @@ class Checker:
     def check(self, node: Node) -> Type:
         node.type = found = getattr(self, _METHODS[type(node)])(node)
         self.visited.append(node)
+        self.found.append(found)
         return resolve(self.bindings, found)
 
     def literal(self, node: Literal) -> Type:
@@ -248,6 +260,8 @@ class Checker:
             node.overloads.append(overload)
             # What the first fit binds is bound for those after it, as in cel-go.
             self.bindings = trial
+            if any(is_dynamic(resolve(trial, kind)) for kind in kinds):
+                self.guessed.update(fresh.name for fresh in names.values() if fresh.name not in trial)
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
         if result is None:

@@ -40,6 +40,7 @@ FILENAME: Final = "<cel>"
 _NATIVE: Final = frozenset(("string", "bytes", "bool", "int", "uint", "double", "null_type"))
 # Python's order is CEL's; not so for doubles, where NaN is an error.
 _ORDERED: Final = frozenset(("string", "bytes", "bool", "int", "uint"))
+_PATTERNS: Final = frozenset(("matches", "find", "findAll"))
 _COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     "_==_": ast.Eq, "_!=_": ast.NotEq, "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE,
 }  # fmt: skip
@@ -159,6 +160,9 @@ class Generator(Writer):
         operand, fails = self.member_of(node.operand, part=part or node.test)
         kind = node.operand.type
         field = self.keep(node.field)
+        closed = _is_entry(node.operand)
+        if closed:
+            operand = self.helper(operators.held, operand)
         if kind.fields is not None and kind.attributes is not None:
             self.pay(1)
             if node.test:
@@ -167,9 +171,11 @@ class Generator(Writer):
             return (self.helper(Optional, found) if node.optional else found), fails
         if node.test:
             # Kubernetes takes one off for the test, also where nothing was charged for what is tested.
-            self.pay(0 if _is_choice(node.operand) else 1)
+            cost = 0 if _is_choice(node.operand) else 1
+            if self.metered and not self.free:
+                return self.meter("tested", operand, field, self.keep(cost)), True
             return self.helper(operators.has, operand, field), True
-        if node.optional or kind.kind == "optional":
+        if node.optional or (kind.kind == "optional" and not closed):
             return self.present(self.helper(operators.optional_select, operand, field)), True
         self.pay(1)
         if kind.kind == "map":
@@ -222,7 +228,9 @@ class Generator(Writer):
         overload = node.overloads[0]
         trusted = all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True))
         if len(node.overloads) > 1 or not trusted:
-            dispatcher = operators.Dispatcher(node.function, node.overloads)
+            dispatcher: Callable[..., Any] = operators.Dispatcher(node.function, node.overloads)
+            if node.function in _PATTERNS and self.is_constant(nodes[1]):
+                dispatcher = operators.ByText(dispatcher)
             return self.charged(node, dispatcher, arguments), True
         if overload.template is not None and not self.metered:
             if not once(overload.template):
@@ -361,7 +369,10 @@ class Generator(Writer):
         operand, _ = self.member_of(node.args[0], part=part)
         key, _ = self.branch(node.args[1])
         kind, key_kind = node.args[0].type, node.args[1].type
-        if kind.kind == "optional":
+        closed = _is_entry(node.args[0])
+        if closed:
+            operand = self.helper(operators.held, operand)
+        if kind.kind == "optional" and not closed:
             return self.present(self.helper(operators.optional_index, operand, key)), True
         self.pay(1)
         if kind.kind == "map" and key_kind.kind in ("string", "int"):
@@ -374,6 +385,8 @@ class Generator(Writer):
         part = self.taken()
         operand, _ = self.member_of(node.args[0], part=part)
         key, _ = self.branch(node.args[1])
+        if _is_entry(node.args[0]):
+            operand = self.helper(operators.held, operand)
         return self.present(self.helper(operators.optional_index, operand, key)), True
 
     # -- logic
@@ -499,6 +512,15 @@ def is_attribute(node: Node, constants: Mapping[str, Any]) -> bool:
     if isinstance(node, Call):
         return node.function in ("_[_]", "_[?_]") and node.target is None
     return isinstance(node, Conditional)
+
+
+def _is_entry(node: Node) -> bool:
+    """Whether it is an entry of a map or list, reached by a step that is not optional, and may be an optional."""
+    if not is_dynamic(node.type) and node.type.kind != "optional":
+        return False
+    if isinstance(node, Select):
+        return node.resolved is None and not node.optional and node.operand.type.kind != "optional"
+    return isinstance(node, Call) and node.function == "_[_]" and node.args[0].type.kind != "optional"
 
 
 def _is_choice(node: Node) -> bool:

@@ -13,7 +13,7 @@ from dibs.cel.errors import CelCostError, CelError, CelRuntimeError, CelSyntaxEr
 from dibs.cel.kubernetes import QUANTITY, Quantity, Semver, quantities, versions
 from dibs.cel.macros import EXISTS_ONE_WITH_TWO
 from dibs.cel.types import ANY, BOOL, DYN, STRING, map_of, object_type
-from dibs.cel.values import INT_MAX, INT_MIN, DefaultMap, type_name
+from dibs.cel.values import INT_MAX, INT_MIN, DefaultMap, Optional, type_name
 
 MAX_EXPRESSION_LENGTH: Final = 10 * 1024
 COST_LIMIT: Final = 1_000_000
@@ -161,6 +161,8 @@ class Selector:
             result = self._function(device)
         except (CelError, KeyError, ValueError, RecursionError) as error:
             raise self._failure(error) from None
+        while type(result) is Optional and result.present:
+            result = result.value
         if result is True or result is False:
             return bool(result)
         raise CelRuntimeError(

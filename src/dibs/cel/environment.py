@@ -107,7 +107,9 @@ class Environment:
             if self.strict_literals and check:
                 validate(root, self.constants)
             estimate = Estimate(root, self.variables)
-            return Program(self, expression, root, checker.visited, estimate)
+            result = root.type
+            checker.distrust()
+            return Program(self, expression, root, checker.visited, estimate, result)
         except RecursionError:
             # The limits on nesting make this rare: it takes a caller that is itself deep in recursion.
             raise CelSyntaxError("the expression is nested too deeply", expression=expression) from None
@@ -125,12 +127,18 @@ class Program:
     __slots__ = ("_environment", "_metered", "_plain", "_root", "bounded", "cost", "expression", "type", "variables")
 
     def __init__(
-        self, environment: Environment, expression: str, root: Node, visited: list[Node], estimate: Estimate
+        self,
+        environment: Environment,
+        expression: str,
+        root: Node,
+        visited: list[Node],
+        estimate: Estimate,
+        result: Type,
     ) -> None:
         self._environment = environment
         self._root = root
         self.expression = expression
-        self.type = root.type
+        self.type = result
         self.cost = estimate.cost
         limit = environment.static_cost_limit
         if limit is not None and self.cost > limit:

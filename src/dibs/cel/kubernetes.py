@@ -4,6 +4,7 @@ Switched on with ``libraries=[quantities(), versions()]``. ``Quantity`` and ``Se
 modules may use without CEL.
 """
 
+import re
 from typing import Final
 
 from dibs.cel.declarations import Function, Library, Overload, method
@@ -16,16 +17,32 @@ QUANTITY: Final = opaque("kubernetes.Quantity", Quantity)
 SEMVER: Final = opaque("kubernetes.Semver", Semver)
 
 
+# What comes before the first digit, where there is none: "G" and "." are 0 to Kubernetes.
+_BEFORE_DIGITS: Final = re.compile(r"[+-]?\.?")
+
+
+def _parsed(text: str) -> Quantity:
+    before = _BEFORE_DIGITS.match(text)
+    assert before is not None  # it also matches nothing
+    rest = text[before.end() :]
+    if not text or rest[:1] in set("0123456789."):
+        return Quantity.parse(text)
+    try:
+        return Quantity.parse(f"{before[0]}0{rest}")
+    except ValueError:
+        return Quantity.parse(text)  # which fails too, and names the value as it was written
+
+
 def _quantity(text: str) -> Quantity:
     try:
-        return Quantity.parse(text)
+        return _parsed(text)
     except ValueError as error:
         raise CelRuntimeError(str(error)) from None
 
 
 def _is_quantity(text: str) -> bool:
     try:
-        Quantity.parse(text)
+        _parsed(text)
     except ValueError:
         return False
     return True

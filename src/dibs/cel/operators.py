@@ -14,6 +14,7 @@ from dibs.cel.values import (
     NONE,
     DefaultMap,
     Optional,
+    TypeValue,
     Uint,
     compare,
     current,
@@ -89,6 +90,39 @@ def has(operand: Any, field: str) -> bool:
     if isinstance(operand, list):
         raise CelRuntimeError("unsupported index type 'string' in list")
     return False
+
+
+class _Held:
+    """Stands for an optional that is an entry of a map or list: a path goes no further into it."""
+
+    __cel_type__ = "optional_type"
+
+
+_HELD: Final = _Held()
+
+
+def held(value: Any) -> Any:
+    """What a path reached, to be looked into. Only the optional that a path starts at is opened."""
+    return _HELD if type(value) is Optional else value
+
+
+def text_of(value: Any) -> Any:
+    """What cel-go matches against a constant pattern: also a type, by its name, and what an optional holds."""
+    while type(value) is Optional and value.present:
+        value = value.value
+    return value.name if type(value) is TypeValue else value
+
+
+class ByText:
+    """A function of a text, called with what stands for one."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, first: Any, *others: Any) -> Any:
+        return self.function(text_of(first), *others)
 
 
 def index(operand: Any, key: Any) -> Any:
@@ -347,6 +381,13 @@ class Meter:
         """A step into an optional costs where there is something."""
         if found.present:
             self.charge(1)
+        return found
+
+    def tested(self, operand: Any, field: str, cost: int) -> bool:
+        """``has(operand.field)``. In an optional, a step costs where there is something."""
+        found = has(operand, field)
+        if found or type(operand) is not Optional:
+            self.charge(cost)
         return found
 
     def postponed(self, before: float, extra: float = 0) -> list[float]:

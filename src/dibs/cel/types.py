@@ -197,8 +197,9 @@ def assignable(bindings: Bindings, source: Type, target: Type) -> bool:
             return True
     if is_dynamic(source) or is_dynamic(target):
         return True
-    if source.kind == "null_type":
-        return target.kind in ("optional", "opaque", "object")
+    if source.kind == "null_type" or target.kind == "null_type":
+        # As in cel-go, either way round.
+        return (target if source.kind == "null_type" else source).kind in ("optional", "opaque", "object")
     if source.kind == "type" and target.kind == "type":
         return True
     if source.kind != target.kind or source.name != target.name or len(source.params) != len(target.params):

@@ -188,7 +188,7 @@ def equals(left: Any, right: Any) -> bool:
         return bool(left == right)
     if isinstance(left, dict) and isinstance(right, dict):
         return _deep(left, right, _Visits())
-    if hasattr(left_kind, "__cel_strict__"):
+    if right is not None and hasattr(left_kind, "__cel_strict__"):
         # Kubernetes' own types are only equal or not to their like.
         raise no_overload("_==_", left, right)
     return False
@@ -220,7 +220,7 @@ def _deep(left: Any, right: Any, visits: _Visits) -> bool:
         visits.left -= 1
         if visits.left < 0:
             raise CelCostError(f"comparing two values takes more than {MAX_VISITS} steps")
-        if type(one) is not type(other) and hasattr(type(one), "__cel_strict__"):
+        if type(one) is not type(other) and other is not None and hasattr(type(one), "__cel_strict__"):
             continue  # The error of such a comparison does not count inside of a list or map.
         if not (_deep(one, other, visits) if isinstance(one, list | dict) else equals(one, other)):
             return False

@@ -17,7 +17,7 @@ SECOND: Final = 1_000_000_000
 _UNITS: Final = {"h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND, "ms": 1_000_000, "us": 1000, "µs": 1000, "ns": 1}
 _DURATION: Final = re.compile(r"([0-9]{0,20})(?:\.([0-9]{0,20}))?(ns|us|µs|ms|s|m|h)")
 _TIMESTAMP: Final = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))\Z"
 )
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -149,8 +149,10 @@ def _parse_timestamp(text: str) -> Timestamp:
     except ValueError:
         raise CelRuntimeError(f"type conversion error from 'string' to 'timestamp': {text[:60]!r}") from None
     elapsed = moment - _EPOCH
-    nanos = (elapsed.days * 86400 + elapsed.seconds) * SECOND + int((found[7] or "").ljust(9, "0"))
+    nanos = (elapsed.days * 86400 + elapsed.seconds) * SECOND + int((found[7] or "")[:9].ljust(9, "0"))
     if found[8]:
+        if int(found[9]) > 24 or int(found[10]) > 60:
+            raise CelRuntimeError(f"type conversion error from 'string' to 'timestamp': {text[:60]!r}")
         offset = (int(found[9]) * 60 + int(found[10])) * 60 * SECOND
         nanos += offset if found[8] == "-" else -offset
     return Timestamp(nanos)

@@ -1,5 +1,6 @@
 """Kubernetes' URL functions, with Go's idea of what a URL is."""
 
+import ipaddress
 import re
 from typing import Final, final
 
@@ -143,6 +144,11 @@ def _host(text: str, host: str) -> str:
         if not _PORT.match(host, end + 1):
             raise _refuse(text, f'invalid port "{host[end + 1 :]}" after host')
         zone = host.find("%25")
+        address = _unescaped(text, host[1:end])
+        try:
+            ipaddress.IPv6Address(address)
+        except ValueError:
+            raise _refuse(text, f'invalid host: "{address}" is no IPv6 address') from None
         if zone >= 0:
             return host[:zone] + _unescaped(text, host[zone:])
     else:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dibs.cdi.spec import ContainerEdits
 from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
+from dibs.devices.names import ALL_OF_HOST
 from dibs.errors import Busy, DibsError, NoMatch, NotFound, Unhealthy, Unsupported
 from dibs.ledger.rows import Holder, LeaseId
 from dibs.plan import matching
@@ -402,3 +403,11 @@ def test_the_nearest_miss_is_the_one_with_the_least_in_its_way() -> None:
     for number, nearest in enumerate(far_to_near):
         reason = refused("nvidia:H100:80GB..", world(*far_to_near[: number + 1])).problems[0].reason
         assert f"nearest miss: {nearest.name}, " in reason
+
+
+def test_cards_that_a_platform_gives_only_together_are_said_to_be_one() -> None:
+    refusal = refused(2, world(gpu(0, ALL_OF_HOST)))
+    (problem,) = refusal.problems
+    assert problem.code == "NO_MATCHING_DEVICE"
+    assert "gives only together" in problem.reason
+    assert problem.remedy == "ask for 1 to get all of them"

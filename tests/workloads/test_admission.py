@@ -406,3 +406,10 @@ def test_a_forgotten_sandbox_that_cannot_be_entered_refuses_what_needs_devices(s
     assert isinstance(answer, BackendUnavailable)
     assert answer.code == "LEDGER_INCOMPLETE"
     record.write_bytes(kept)
+
+
+def test_a_key_that_two_send_at_once_makes_one_sandbox(service: Workloads) -> None:
+    first, second = admit_all([asking(service, "acme", "k", gpu=1), asking(service, "acme", "k", gpu=1)])
+    assert isinstance(first, Admitted)
+    assert isinstance(second, Admitted)
+    assert (first.again, second.again, second.row.id) == (False, True, first.row.id)

@@ -11,6 +11,7 @@ from tests.workloads.admitting import admit
 
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.fake.scheduled import FakeClusterBackend
+from dibs.backends.port import PlacedDevice, Placement, scheduler_of
 from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, InvalidRequest, Timeout, Unsupported
 from dibs.home import Home
 from dibs.ledger.rows import Bound, Delegated, LeasedDevice
@@ -19,6 +20,7 @@ from dibs.process import ProcessName, myself
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.sandbox import SandboxState, Step
 from dibs.settings import Settings
+from dibs.workloads import delivery
 from dibs.workloads.delivery import Delivery, NotYet, Run
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.reconcile import reconcile
@@ -409,3 +411,14 @@ def test_what_a_silent_process_of_another_host_had_begun_is_ended(hands: Hands, 
     assert service.sandbox(admitted.row.id).state == "failed"
     assert service.leases() == []
     assert cluster.pods() == []
+
+
+@pytest.mark.parametrize(("memory", "capacity"), [(None, {}), (1 << 30, {"memory": 1 << 30})])
+def test_the_memory_of_a_placed_device_is_told_where_the_cluster_says_it(
+    memory: int | None, capacity: dict[str, int], service: Workloads
+) -> None:
+    scheduler = scheduler_of(service.registry.get("fake-cluster"))
+    assert scheduler is not None
+    placed = Placement("bound", node="node-0", devices=(PlacedDevice("node-0/gpu-0", memory=memory),))
+    [device] = delivery._devices(scheduler, placed)
+    assert device.capacity == capacity

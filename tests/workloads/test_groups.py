@@ -12,9 +12,14 @@ import pytest
 from dibs.backends.fake import FakeBackend
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.port import Exit, Output
+from dibs.devices.model import Device
 from dibs.errors import BackendUnavailable, Busy, Conflict, InvalidRequest, NoMatch, Problem
 from dibs.home import Home
+from dibs.ledger.rows import Share
+from dibs.plan.planner import DevicePlan
+from dibs.request import parse_request
 from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.workloads.booking import divide
 from dibs.workloads.groups import launch_group
 from dibs.workloads.identity import Identity
 from dibs.workloads.reconcile import reconcile
@@ -311,3 +316,15 @@ def test_a_maker_that_dies_leaves_all_or_nothing(
         assert [other.id for other in service.sandboxes()] == [row.id]
         service.remove(row.id, 0.0)
         assert service.leases() == []
+
+
+def test_a_member_of_a_divided_plan_has_its_own_shares_only() -> None:
+    first, second = (Device(driver="d", pool="p", name=name, vendor="", model="") for name in ("one", "two"))
+    shares: dict[str, Share] = {
+        device.id: Share(f"share-{number}", {"memory": number}) for number, device in enumerate((first, second))
+    }
+    plan = DevicePlan((first, second), (), shares, ((first.id,), (second.id,)))
+    asked = parse_request({"gpu": 1})
+    one, two = divide(plan, (asked, asked))
+    assert (one.devices, dict(one.shares)) == ((first,), {first.id: shares[first.id]})
+    assert (two.devices, dict(two.shares)) == ((second,), {second.id: shares[second.id]})

@@ -220,3 +220,12 @@ def test_nothing_is_kept_of_a_sandbox_that_was_never_made(
     assert removed == [made.id]
     left = [event.sandbox_id for event in service.ledger.events() if event.kind == "sandbox.leftover"]
     assert left == (removed if stuck else [])
+
+
+def test_what_is_gone_without_a_word_of_its_end_counts_as_killed(service: Workloads, counted: Counted) -> None:
+    row = service.create(parse_spec({"backend": "fake", "gpu": 1, "command": ["sleep", "1000"]}))
+    counted.stop(handle_of(row), 0.0)
+    assert finish(service.ledger, service.registry, row, Status(Phase.ABSENT))
+    found = service.sandbox(row.id)
+    assert found.exit is not None
+    assert (found.exit.code, found.exit.reason, found.exit.detail) == (137, "lost", "it was killed from outside")

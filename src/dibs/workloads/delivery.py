@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
@@ -57,6 +59,7 @@ from dibs.workloads.registry import Registry
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.world import taken_meanwhile
 
+_AT_ONCE = 8  # sandboxes that a backend works on at the same time
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 1.0  # seconds in which a process that is ending has ended
 _PAUSE = 0.02, 2.0  # seconds between two questions to a scheduler: at first, and in the end
@@ -81,14 +84,19 @@ class Run:
         *,
         step: Step = Step.BOOKED,
         handle: Handle | None = None,
+        wave: int = 0,
     ) -> None:
-        """`attach`: how a foreground session is opened, if not by the backend; only where the command is held."""
+        """`attach`: how a foreground session is opened, if not by the backend; only where the command is held. `wave`:
+        of several, those with a higher number are started after the others."""
         self.order = order
         self.prepared = prepared
         self.step = step
         self.handle = handle
         self.session: Session | None = None
         self.receipt: Receipt | None = None
+        self.observed: Observation | None = None
+        self.wave = wave
+        self.ahead: BaseException | Literal["todo", "done"] = "todo"  # the work of the next step, if done in a thread
         self._attach = attach
         self.tries = _TRIES
         self.given_up = False
@@ -122,12 +130,17 @@ class Delivery:
         return run.session
 
     def deliver_all(self, runs: Sequence[Run]) -> None:
-        """Drive several to the end in this thread, all or none: create all, prove all, start all. If one fails, what
-        was done of the others is undone too, and its reason is raised."""
+        """Drive several to the end, all or none: create all, prove all, start all. Backends work on several at once;
+        the ledger is written in this thread. If one fails, what was done of the others is undone too, and its reason is
+        raised."""
         phases: tuple[Step, ...] = (Step.PLACED, Step.PROVED, Step.STARTED) if len(runs) > 1 else (Step.STARTED,)
         try:
             for until in phases:
                 waiting = list(runs)
+                for several in _at_once(runs, until):
+                    self._work_ahead(several)
+                    if any(isinstance(run.ahead, BaseException) for run in several):
+                        break  # those after them are not begun; the reason is raised in its step
                 while waiting:
                     pauses = {run: waits.pause for run in waiting if (waits := self.advance(run, until)) is not None}
                     waiting = list(pauses)
@@ -140,6 +153,29 @@ class Delivery:
             for run in runs:
                 self.give_up(run, error)
             raise
+
+    def _work_ahead(self, runs: Sequence[Run]) -> None:
+        """What backends have to do for the next step of each, side by side. It touches no ledger; what came of it is
+        recorded when the step is taken."""
+        works = {Step.BOOKED: self._make, Step.PLACED: self._show, Step.PROVED: self._let_run}
+
+        def work(run: Run) -> None:
+            try:
+                works[run.step](run)
+                run.ahead = "done"
+            except BaseException as error:  # noqa: BLE001 - raised in its step
+                run.ahead = error
+
+        with ThreadPoolExecutor(min(len(runs), _AT_ONCE)) as threads:
+            list(threads.map(work, runs))
+
+    def _work(self, run: Run, work: Callable[[Run], None]) -> None:
+        """The work of a step: now, unless it was done ahead."""
+        came, run.ahead = run.ahead, "todo"
+        if isinstance(came, BaseException):
+            raise came
+        if came == "todo":
+            work(run)
 
     def _until_something_changes(self, waiting: Sequence[Run], pause: float) -> None:
         run = waiting[0]
@@ -190,18 +226,23 @@ class Delivery:
 
     # -- the steps --------------------------------------------------------------------------------------------------
 
-    def _create(self, run: Run) -> None:
-        order, backend, workload = run.order, run.backend, run.prepared.workload
+    def _make(self, run: Run) -> None:
+        backend, workload = run.backend, run.prepared.workload
         # One form: it is sent, recorded, and compared with what is seen.
         final = backend.finalise(workload, run.prepared.realisation)
         run.prepared = msgspec.structs.replace(run.prepared, realisation=final)
+        run.handle = backend.create(workload, final, run.prepared.folder)
+
+    def _create(self, run: Run) -> None:
+        order = run.order
         try:
-            run.handle = backend.create(workload, final, run.prepared.folder)
+            self._work(run, self._make)
         except BackendUnavailable:
             if not self._again(run):
                 raise
             return
-        if not backend.holds:
+        assert run.handle is not None  # it was made
+        if not run.backend.holds:
             with self._ledger.writing():
                 self._ledger.record_handle(order.sandbox_id, run.handle, order.fence)
         run.step = Step.CREATED
@@ -272,16 +313,22 @@ class Delivery:
         run.pause = min(run.pause * 2, _PAUSE[1])
         return NotYet(found.reason, run.pause)
 
+    def _show(self, run: Run) -> None:
+        backend, handle = run.backend, run.handle
+        assert handle is not None  # it was created
+        if not backend.holds:
+            run.open(handle)
+            if scheduler_of(backend) is None or backend.status(handle).phase is Phase.HELD:
+                backend.start(handle)  # one that was resumed may have been started
+        run.observed = _look(backend, handle, run.prepared.realisation.expectation)
+
     def _prove(self, run: Run) -> None:
         order, backend, handle = run.order, run.backend, run.handle
         assert handle is not None  # it was created
         try:
-            if not backend.holds:
-                run.open(handle)
-                if scheduler_of(backend) is None or backend.status(handle).phase is Phase.HELD:
-                    backend.start(handle)  # one that was resumed may have been started
-            expected = run.prepared.realisation.expectation
-            run.receipt = self._written(order, run.prepared, _look(backend, handle, expected))
+            self._work(run, self._show)
+            assert run.observed is not None  # it was looked at
+            run.receipt = self._written(order, run.prepared, run.observed)
             if scheduler_of(backend) is None:
                 self._check_not_taken(order, run.prepared, handle)
         except (BackendUnavailable, DeliveryMismatch):
@@ -322,20 +369,25 @@ class Delivery:
         run.step = Step.BOOKED
         return True
 
+    def _let_run(self, run: Run) -> None:
+        assert run.handle is not None  # it was created
+        if run.backend.holds:
+            run.open(run.handle)
+            run.backend.start(run.handle)
+
     def _start(self, run: Run) -> None:
         """Let the command run, where it was held back. If that fails, its receipt says so."""
         order = run.order
         assert run.handle is not None  # it was created
         if run.backend.holds:
-            run.open(run.handle)
             try:
-                run.backend.start(run.handle)
+                self._work(run, self._let_run)
             except DibsError as error:
                 assert run.receipt is not None  # it was proved
                 with suppress(DibsError), self._ledger.writing():  # why it did not start matters more than the books
                     self._ledger.keep_receipt(order.sandbox_id, not_started(run.receipt, error.problems))
                 raise
-        run.step = Step.STARTED
+        run.step, run.ahead = Step.STARTED, "todo"
         if order.origin:
             # It runs: that the ledger is away now ends nothing. A gateway forgets the values later.
             with suppress(BackendUnavailable), self._ledger.writing():
@@ -450,6 +502,19 @@ class Delivery:
         result = Exit(1, ExitReason.NOT_STARTED, detail=detail, at=time.time())
         with self._ledger.writing():
             self._ledger.end(sandbox_id, SandboxState.FAILED, exit=result, reason=detail.splitlines()[0])
+
+
+def _at_once(runs: Sequence[Run], until: Step) -> list[list[Run]]:
+    """Which of several are worked on at once, and in which order the others follow."""
+    if len(runs) == 1 or any(scheduler_of(run.backend) is not None for run in runs):
+        return []
+    if until is Step.PLACED:
+        first = runs[0].prepared.workload
+        if first.peers is not None and first.network != "host":
+            return [list(runs[:1]), list(runs[1:])]  # the others join the network that comes with the first
+        return [list(runs)]
+    waves = sorted({run.wave for run in runs})
+    return [[run for run in runs if run.wave == wave] for wave in waves]
 
 
 def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observation:

@@ -249,7 +249,8 @@ class Driver:
                 conditions=tuple(one for one in status.conditions if one.type != "Queued"),
             )  # fmt: skip
             self._move("creating", status)
-        return [Run(one.order, one.prepared) for one in booked], status
+        waves = {rank.number: rank.wave for rank in self._planned().ranks}
+        return [Run(one.order, one.prepared, wave=waves[one.order.rank]) for one in booked], status
 
     def _create(self, runs: list[Run], status: Status) -> float:
         try:

@@ -10,7 +10,8 @@ from tests.cluster.world import World, device
 from dibs.errors import InvalidRequest
 from dibs.kube import client as kube
 from dibs.kube import objects as core
-from dibs.kube.render import Offers, PodOptions, Rendered, owned, read_options, render
+from dibs.kube.render import Offers, Rendered, owned, render
+from dibs.request.pod_options import PodOptions, read_options
 from dibs.request.spec import parse_spec
 
 PLUGIN = Offers(extended=frozenset({"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}), classes=(), has_dra=True)

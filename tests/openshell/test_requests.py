@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from openshell._proto import openshell_pb2 as pb
 
 from dibs.errors import InvalidRequest, Problem
-from dibs.gateway.openshell import schema
+from dibs.gateway.openshell import drivers, schema
 from dibs.gateway.openshell.requests import Rules, Wanted, read_create
+from dibs.request.pod_options import PodOptions, Toleration, read_options
 
 RULES = Rules()
 
@@ -171,7 +172,6 @@ def test_sd_17_a_misspelt_driver_is_refused_with_the_known_ones() -> None:
         ({"kubernetes": {"pod": {"node_selectors": {}}}}, "kubernetes.pod.node_selectors"),
         ({"kubernetes": {"pod": {"tolerations": [{"kee": "x"}]}}}, "kubernetes.pod.tolerations[0].kee"),
         ({"kubernetes": {"pod": {"runtime_class_name": 3}}}, "kubernetes.pod.runtime_class_name"),
-        ({"docker": {"mounts": [{"type": "bind"}]}}, "docker.mounts"),
         ({"vm": {"gpu_device_ids": ["0000:01:00.0"]}}, "vm.gpu_device_ids"),
     ],
 )
@@ -201,6 +201,95 @@ def test_blocks_of_other_drivers_are_accepted_and_reported() -> None:
     wanted = read(with_gpu(1, driver_config=blocks))
     assert wanted.spec.backend == "local"
     assert set(wanted.blocks) == {"kubernetes", "docker"}
+
+
+def test_mounts_are_refused_where_the_driver_may_get_the_sandbox_and_reported_elsewhere() -> None:
+    spec = with_gpu(1, driver_config={"docker": {"mounts": [{"type": "bind"}]}})
+    assert read(spec).blocks == ("docker",)
+    spec.template.image = "python:3.12"
+    assert [problem.field for problem in problems(spec)] == ["spec.template.driver_config.docker.mounts"]
+
+
+POD = {
+    "node_selector": {"zone": "a"},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "toleration_seconds": 30}],
+    "runtime_class_name": "nvidia",
+    "priority_class_name": "high",
+}
+
+
+def on_cluster(backend: str = "kubernetes", **template: Any) -> pb.SandboxSpec:
+    spec = with_gpu(1, **template)
+    spec.template.image = "python:3.12"
+    spec.template.annotations["dibs.backend"] = backend
+    return spec
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", "kubernetes-prod"])
+def test_keys_for_kubernetes_become_the_options_of_the_cluster_backend(backend: str) -> None:
+    wanted = read(on_cluster(backend, driver_config={"kubernetes": {"pod": POD}}))
+    found = read_options(wanted.spec.options["kubernetes"])
+    assert found == PodOptions(
+        node_selector={"zone": "a"},
+        tolerations=(Toleration(key="gpu", operator="Exists", effect="NoExecute", toleration_seconds=30),),
+        runtime_class="nvidia",
+        priority_class="high",
+    )
+    assert set(POD) == set(drivers.POD_KEYS.values()) == set(drivers.SHAPES["kubernetes"]["pod"])
+
+
+def test_the_runtime_class_of_a_template_is_one_of_the_cluster() -> None:
+    spec = on_cluster()
+    spec.template.runtime_class_name = "gvisor"
+    assert read(spec).spec.options == {"kubernetes": {"runtime_class": "gvisor"}}
+    spec.template.driver_config.update({"kubernetes": {"pod": {"runtime_class_name": "gvisor"}}})
+    assert read(spec).spec.options == {"kubernetes": {"runtime_class": "gvisor"}}
+
+
+def test_two_runtime_classes_are_refused_with_both_values() -> None:
+    spec = on_cluster(driver_config={"kubernetes": {"pod": {"runtime_class_name": "nvidia"}}})
+    spec.template.runtime_class_name = "gvisor"
+    (problem,) = problems(spec)
+    assert (problem.code, problem.value) == ("CONFLICT", "nvidia")
+    assert problem.field == "spec.template.driver_config.kubernetes.pod.runtime_class_name"
+    assert "spec.template.runtime_class_name says gvisor" in problem.reason
+
+
+def test_a_runtime_class_without_a_cluster_is_refused() -> None:
+    spec = with_gpu(1)
+    spec.template.runtime_class_name = "gvisor"
+    assert [problem.code for problem in problems(spec)] == ["RUNTIME_CLASS_NOT_OFFERED"]
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", "docker"])
+def test_a_value_that_no_cluster_takes_is_refused_under_the_clients_name(backend: str) -> None:
+    block = {"kubernetes": {"pod": {"tolerations": [{"key": "a", "effect": "Never"}]}}}
+    (problem,) = problems(on_cluster(backend, driver_config=block))
+    assert problem.field == "spec.template.driver_config.kubernetes.pod.tolerations[0].effect"
+
+
+def test_volumes_of_a_cluster_are_refused_there_and_reported_elsewhere() -> None:
+    block = {
+        "volumes": [{"name": "data", "persistent_volume_claim": {"claim_name": "data"}}],
+        "containers": {"agent": {"volume_mounts": [{"name": "data", "mount_path": "/data"}]}},
+    }
+    found = problems(on_cluster(driver_config={"kubernetes": block}))
+    assert {problem.field.partition("kubernetes.")[2] for problem in found} == {
+        "volumes", "containers.agent.volume_mounts",
+    }  # fmt: skip
+    assert read(on_cluster("docker", driver_config={"kubernetes": block})).blocks == ("kubernetes",)
+
+
+def test_blocks_for_several_drivers_are_options_of_those_that_this_gateway_serves() -> None:
+    blocks = {
+        "docker": {"cdi_devices": ["nvidia.com/gpu=0"]},
+        "podman": {"cdi_devices": ["nvidia.com/gpu=0"]},
+        "kubernetes": {"pod": POD},
+    }
+    spec = on_cluster("auto", driver_config=blocks)
+    assert set(read(spec).spec.options) == {"docker", "podman"}
+    served = Rules(backends=("kubernetes-prod", "docker"))
+    assert set(read_create(asked(spec), served).spec.options) == {"docker", "kubernetes"}
 
 
 # -- the rest -------------------------------------------------------------------------------------------------------

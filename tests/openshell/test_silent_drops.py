@@ -59,6 +59,7 @@ def test_shell_sd_14_sd_18_sd_20_a_driver_that_is_not_here_is_refused_by_name_an
 ) -> None:
     spec = place.spec(1, resources={"limits": {"cpu": "2", "memory": "4Gi"}})
     spec.template.annotations["dibs.backend"] = backend
+    spec.template.image = "python:3.12"
     with pytest.raises(GatewayError) as caught:
         place.client().create(workspace="default", spec=spec)
     error: Any = caught.value

@@ -81,6 +81,7 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
     from dibs.gateway.openshell.documents import read_document
     from dibs.gateway.openshell.requests import Rules
     from dibs.home import find_home
+    from dibs.request.spec import family
     from dibs.settings import load_settings
 
     settings = load_settings(find_home())
@@ -88,6 +89,7 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
     rules = Rules(
         images=frozenset({"host", *settings.images}), default_image=gateway.openshell_image,
         default_backend=gateway.openshell_backend, longest_ttl=gateway.max_sandbox_ttl,
+        **({"backends": settings.backends} if settings.backends else {}),
     )  # fmt: skip
     with click.open_file(path) as file:
         wanted = read_document(file.read(), rules)
@@ -95,7 +97,7 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
     for note in wanted.unused:
         click.echo(f"not applicable: {note}", err=True)
     for name in wanted.blocks:
-        if name != backend:
+        if name != family(backend):
             unless = f" unless it runs on {name}" if backend == "auto" else f": it runs on {backend}"
             click.echo(f"not applicable: driver_config.{name}{unless}", err=True)
     return wanted.spec

@@ -20,6 +20,7 @@ from dibs.kube.inventory import ClusterInventory
 from dibs.quantity import Quantity
 from dibs.request.claim import CLASS_ANY, CLASS_OF, CLASS_OR_PART, claim_of
 from dibs.request.model import ALL, GpuSelector, Request
+from dibs.request.pod_options import PodOptions
 from dibs.request.spec import SandboxSpec
 
 CONTAINER = "main"
@@ -69,31 +70,6 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    key: str = ""
-    operator: Literal["", "Exists", "Equal"] = ""
-    value: str = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    toleration_seconds: int | None = None
-
-
-class PodOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What only a cluster understands, each with its type; there is no field for devices, so none can contradict."""
-
-    devices: Literal["auto", "extended", "claim"] = "auto"
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-    affinity: dict[str, Any] | None = None
-    priority_class: str = ""
-    service_account: str = ""
-    runtime_class: str = ""
-    image_pull_secrets: tuple[str, ...] = ()
-    image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
-    annotations: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    run_as_non_root: bool = False
-
-
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of one sandbox. The template is created after its workload, which owns it."""
 
@@ -101,17 +77,6 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     template: dict[str, Any] | None = None
     form: Form = "none"
     why: str = ""
-
-
-def read_options(options: Mapping[str, Any]) -> PodOptions:
-    """The options of a request, strictly."""
-    try:
-        return msgspec.convert(dict(options), PodOptions)
-    except msgspec.ValidationError as error:
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(PodOptions))
-        raise InvalidRequest(
-            str(error), field="kubernetes", code="KUBERNETES_OPTION_INVALID", remedy=f"the options are {known}"
-        ) from error
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):

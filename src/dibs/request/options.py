@@ -1,7 +1,8 @@
 """Options that only one backend understands, each backend's in its own place: `docker: {cdi_devices: [...]}`.
 
-`spec.parse_spec` asks for the problems of each block. An option never stands alone: it narrows a device request that
-every backend would understand, and must agree with it. Nothing is looked at but the words.
+`spec.parse_spec` asks for the problems of each block. Exact devices never stand alone: they narrow a device request
+that every backend would understand, and must agree with it. Nothing is looked at but the words. What a cluster
+understands is in `pod_options`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ KEYS: dict[str, tuple[str, ...]] = {"docker": ("cdi_devices",), "podman": ("cdi_
 def check_options(backend: str, options: Mapping[str, Any], request: Request) -> list[Problem]:
     """What is wrong with the block of one backend among all blocks."""
     block = options.get(backend)
+    if backend == "kubernetes":
+        from dibs.request.pod_options import option_problems
+
+        return option_problems(block)
     known = KEYS.get(backend)
     if known is None:
-        remedy = f"the backends with options of their own are {', '.join(KEYS)}"
+        remedy = f"the backends with options of their own are {', '.join((*KEYS, 'kubernetes'))}"
         return [_problem("UNKNOWN_FIELD", backend, block, "this backend has no options of its own", remedy)]
     example = f"write it as {backend}: {{cdi_devices: [nvidia.com/gpu=0]}}"
     if not isinstance(block, Mapping):

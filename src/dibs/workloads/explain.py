@@ -102,6 +102,8 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
 
 
 def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
+    if spec.backend == "auto" and family(backend) in spec.options:
+        return []  # options for several backends: `auto` takes one of these, and each has its own
     return [
         Problem(
             "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",

@@ -24,8 +24,9 @@ from dibs.kube.base_template import BaseTemplate, read_template
 from dibs.kube.client import PODS, TEMPLATES
 from dibs.kube.inventory import ClusterInventory, read_inventory
 from dibs.kube.preflight import fit
-from dibs.kube.render import CLAIM, FINALIZER, GATE, SANDBOX, Marks, Offers, Rendered, owned, read_options, render
+from dibs.kube.render import CLAIM, FINALIZER, GATE, SANDBOX, Marks, Offers, Rendered, owned, render
 from dibs.request.model import Request
+from dibs.request.pod_options import read_options
 from dibs.request.spec import SandboxSpec
 
 _FRESH = 2.0  # seconds for which what was read of a cluster is good enough to plan with

@@ -1,13 +1,14 @@
 """`driver_config`: what a request says to one of OpenShell's drivers. Every block is checked. Pure.
 
-`requests` calls `read_blocks`. A block for a driver that does not get the sandbox is accepted and reported as not
-applicable; an unknown driver, and a key that a driver does not have, are refused with the known ones. The
-blocks of `docker` and `podman` go to dibs' backends of that name; `kubernetes` and `vm` have none here yet.
+Called by `requests`. A block for a driver that does not get the sandbox is accepted and reported as not applicable; an
+unknown driver, and a key that a driver does not have, are refused with the known ones. The blocks of `docker`, `podman`
+and `kubernetes` become options of the backends of that name; there is no backend for `vm`, whose keys are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dibs.errors import Problem, quoted
@@ -35,6 +36,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "containers": {"agent": {"resources": _RESOURCES, "volume_mounts": [_MOUNT]}},
         "volumes": [{"name": "text", "persistent_volume_claim": _CLAIM}],
     },
+}
+# Our option of a cluster → the key in `kubernetes.pod`.
+POD_KEYS = {
+    "node_selector": "node_selector",
+    "tolerations": "tolerations",
+    "runtime_class": "runtime_class_name",
+    "priority_class": "priority_class_name",
 }
 _KINDS: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int,), "flag": (bool,), "quantity": (str, int, float)}
 
@@ -88,15 +96,22 @@ def check_devices(blocks: Mapping[str, Any], field: str, request: Request) -> li
     return problems
 
 
-def not_offered(blocks: Mapping[str, Any], field: str) -> list[Problem]:
-    """Keys that are known and that nothing here can act on."""
+def not_offered(blocks: Mapping[str, Any], field: str, served: Collection[str]) -> list[Problem]:
+    """Keys that are known and that nothing here can act on. `served`: the drivers that may get the sandbox."""
     problems: list[Problem] = []
     for driver in ("docker", "podman"):
         block = blocks.get(driver)
-        if isinstance(block, Mapping) and "mounts" in block:
+        if driver in served and isinstance(block, Mapping) and "mounts" in block:
             reason = "a client gets no folder of the host over this API"
             remedy = "copy files in with exec, or use dibs' own API, where mounts.allow names what is shared"
             problems.append(_problem("MOUNTS_NOT_OFFERED", f"{field}.{driver}.mounts", block["mounts"], reason, remedy))
+    if "kubernetes" in served:
+        reason = "a client gets no volume of the cluster over this API"
+        remedy = "leave it out; an administrator mounts volumes in the base template of the cluster"
+        for path in ("volumes", "containers.agent.volume_mounts"):
+            value = _within(blocks.get("kubernetes"), *path.split("."))
+            if value is not None:
+                problems.append(_problem("VOLUMES_NOT_OFFERED", f"{field}.kubernetes.{path}", value, reason, remedy))
     block = blocks.get("vm")
     if isinstance(block, Mapping):
         reason = "there is no VM backend here"
@@ -118,10 +133,41 @@ def _vm_devices(ids: list[Any], field: str) -> list[Problem]:
 
 def kubernetes_resources(blocks: Mapping[str, Any]) -> dict[str, Any]:
     """What the block for Kubernetes says about the container's resources: {limits, requests}, possibly of odd types."""
-    found: Any = blocks.get("kubernetes")
-    for key in ("containers", "agent", "resources"):
-        found = found.get(key) if isinstance(found, Mapping) else None
+    found = _within(blocks.get("kubernetes"), "containers", "agent", "resources")
     return dict(found) if isinstance(found, Mapping) else {}
+
+
+def kubernetes_options(blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The block for Kubernetes as options of the cluster backend. What is empty asks for nothing."""
+    pod = _within(blocks.get("kubernetes"), "pod")
+    if not isinstance(pod, Mapping):
+        return {}
+    found = {ours: pod[theirs] for ours, theirs in POD_KEYS.items() if pod.get(theirs)}
+    if isinstance(found.get("tolerations"), list):
+        found["tolerations"] = [_camel(one) for one in found["tolerations"]]
+    return found
+
+
+def option_field(ours: str) -> str:
+    """How a client calls an option: `kubernetes.runtime_class` is `kubernetes.pod.runtime_class_name`."""
+    key = re.match(r"kubernetes\.([a-z_]+)", ours)
+    if key is None or key[1] not in POD_KEYS:
+        return ours
+    rest = ours[key.end() :].replace("tolerationSeconds", "toleration_seconds")
+    return f"kubernetes.pod.{POD_KEYS[key[1]]}{rest}"
+
+
+def _camel(toleration: Any) -> Any:
+    if not isinstance(toleration, Mapping):
+        return toleration
+    return {"tolerationSeconds" if key == "toleration_seconds" else key: one for key, one in toleration.items()}
+
+
+def _within(value: Any, *keys: str) -> Any:
+    """What stands under a path of keys; None where there is nothing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _problem(code: str, field: str, value: Any, reason: str, remedy: str = "") -> Problem:

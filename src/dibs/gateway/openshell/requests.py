@@ -22,7 +22,8 @@ from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.gateway.openshell import drivers, names, schema
 from dibs.quantity import Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
-from dibs.request.spec import SandboxSpec, parse_spec
+from dibs.request.pod_options import option_problems
+from dibs.request.spec import SandboxSpec, family, parse_spec
 
 KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what runs where no command is named: the sandbox waits for exec
 GPU = "spec.resource_requirements.gpu"
@@ -49,6 +50,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     images: frozenset[str] = frozenset({"host"})  # the names that `local` knows
     default_image: str = "host"
     default_backend: str = "auto"
+    backends: tuple[str, ...] = ("local", "docker", "podman")  # what `auto` tries
     longest_ttl: float | None = None
 
 
@@ -144,6 +146,7 @@ class _Reader:
         blocks, field = self.blocks()
         self.resources(blocks, field)
         self.source()
+        self.options(blocks, field)
         self.process()
         self.labels()
         if self.rules.longest_ttl is not None:
@@ -156,10 +159,6 @@ class _Reader:
         if len(self.request.request_id) > LONGEST_REQUEST_ID or not self.request.request_id.isprintable():
             reason = f"must be at most {LONGEST_REQUEST_ID} printable characters"
             self.refuse("REQUEST_ID_INVALID", "request_id", self.request.request_id, reason)
-        for driver in _ENGINES:
-            block = blocks.get(driver)
-            if isinstance(block, Mapping) and "cdi_devices" in block and self.mapping["backend"] in ("auto", driver):
-                self.mapping[driver] = {"cdi_devices": block["cdi_devices"]}
         try:
             spec = parse_spec(self.mapping)
         except InvalidRequest as error:
@@ -195,16 +194,12 @@ class _Reader:
             reason = "the command is started when the sandbox is ready, whether a client listens or not"
             remedy = "leave it out; ExecSandboxInteractive runs a command with its output"
             self.refuse("ATTACHMENT_NOT_OFFERED", "await_main_process_attachment", True, reason, remedy)
-        if template.runtime_class_name:
-            reason = "there is no cluster here that has runtime classes"
-            value = template.runtime_class_name
-            self.refuse("RUNTIME_CLASS_NOT_OFFERED", "spec.template.runtime_class_name", value, reason, "leave it out")
         if template.agent_socket:
             reason = "there is no agent in a sandbox"
             value = template.agent_socket
             self.refuse("AGENT_NOT_OFFERED", "spec.template.agent_socket", value, reason, "leave it out")
         if template.HasField("user_namespaces"):
-            reason = "it cannot be chosen: local sandboxes always have one, an engine's have what the engine does"
+            reason = "it cannot be chosen: local sandboxes always have one, others what the engine or cluster does"
             value = template.user_namespaces
             self.refuse("USER_NAMESPACE_NOT_OFFERED", "spec.template.user_namespaces", value, reason, "leave it out")
         if spec.log_level:
@@ -253,8 +248,35 @@ class _Reader:
                     reason = "the workload template says something else"
                     self.refuse("CONFLICT", f"{field}.{driver}", said, reason, "say it once")
         self.problems += drivers.check_shape(blocks, field)
-        self.problems += drivers.not_offered(blocks, field)
         return blocks, field
+
+    def served(self) -> set[str]:
+        """The kinds of backend that may get the sandbox."""
+        backend = self.mapping["backend"]
+        return {family(str(one)) for one in (self.rules.backends if backend == "auto" else (backend,))}
+
+    def options(self, blocks: Mapping[str, Any], field: str) -> None:
+        """The blocks of drivers that may get the sandbox, as options of these backends."""
+        served = self.served()
+        self.problems += drivers.not_offered(blocks, field, served)
+        for driver in _ENGINES:
+            block = blocks.get(driver)
+            if driver in served and isinstance(block, Mapping) and "cdi_devices" in block:
+                self.mapping[driver] = {"cdi_devices": block["cdi_devices"]}
+        pod = drivers.kubernetes_options(blocks)
+        runtime = self.template.runtime_class_name
+        if runtime and pod.setdefault("runtime_class", runtime) != runtime:
+            theirs = _Said(f"{field}.kubernetes.pod.runtime_class_name", str(pod["runtime_class"]))
+            self.conflict(theirs, _Said("spec.template.runtime_class_name", runtime))
+        if "kubernetes" in served:
+            self.mapping |= {"kubernetes": pod} if pod else {}
+            return
+        if runtime:
+            reason = "only a cluster has runtime classes, and none is served here"
+            remedy = "leave it out, or name a cluster with the annotation dibs.backend"
+            self.refuse("RUNTIME_CLASS_NOT_OFFERED", "spec.template.runtime_class_name", runtime, reason, remedy)
+        # A block that does not apply is checked all the same.
+        self.problems += [self.renamed(one, field) for one in option_problems(pod)]
 
     def resources(self, blocks: Mapping[str, Any], field: str) -> None:
         """cpu, memory and GPUs from every place that may say them."""
@@ -392,7 +414,7 @@ class _Reader:
         backend = self.mapping.setdefault("backend", self.rules.default_backend)
         if image in self.rules.images and backend == "auto":
             self.mapping["backend"] = "local"
-        elif image == "host" and backend in _ENGINES:
+        elif image == "host" and family(str(backend)) in (*_ENGINES, "kubernetes"):
             reason = f"host is the root of this host, which {backend} does not run in"
             self.refuse("IMAGE_UNKNOWN", "spec.template.image", image, reason, "name an image")
 
@@ -431,8 +453,8 @@ class _Reader:
         for key in (problem.field, head.group(0) if head else "", name):
             if key in self.written:
                 return msgspec.structs.replace(problem, field=self.written[key] + problem.field[len(key) :])
-        if name in _ENGINES:
-            return msgspec.structs.replace(problem, field=f"{blocks}.{problem.field}")
+        if name in (*_ENGINES, "kubernetes"):
+            return msgspec.structs.replace(problem, field=f"{blocks}.{drivers.option_field(problem.field)}")
         return problem
 
 

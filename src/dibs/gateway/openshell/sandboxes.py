@@ -102,6 +102,7 @@ def rules_of(workloads: Workloads, gateway: Gateway) -> Rules:
         images=frozenset(workloads.registry.images),
         default_image=settings.openshell_image,
         default_backend=settings.openshell_backend,
+        backends=workloads.registry.order,
         longest_ttl=settings.max_sandbox_ttl,
     )
 
@@ -146,6 +147,7 @@ _AS_WRITTEN = {
     "cpu": "spec.template.resources.limits.cpu", "memory": "spec.template.resources.limits.memory",
     "image": "spec.template.image", "command": "spec.command", "env": "spec.environment",
     "docker": "spec.template.driver_config.docker", "podman": "spec.template.driver_config.podman",
+    "kubernetes": "spec.template.driver_config.kubernetes",
     "cdi_devices": "spec.template.driver_config.cdi_devices", "device": "spec.resource_requirements.gpu",
     "backend": "annotations.dibs.backend", "network": "annotations.dibs.network", "wait": "annotations.dibs.wait",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from dibs.gateway.opensandbox import states
 from dibs.gateway.opensandbox.views import extensions
 from dibs.gateway.openshell import schema
 from dibs.ledger.rows import LeasedDevice
+from dibs.request.spec import family
 from dibs.sandbox import Sandbox
 
 # The annotations of a row that are this API's own.
@@ -101,7 +102,7 @@ def _status(status: Any, row: Sandbox, given: dict[str, str], waits: str) -> Non
     notes = _NOTES.decode(row.annotations[NOTES]) if NOTES in row.annotations else Notes()
     unused = [
         *notes.unused,
-        *(f"driver_config.{name}: it runs on {row.backend}" for name in notes.blocks if name != row.backend),
+        *(f"driver_config.{name}: it runs on {row.backend}" for name in notes.blocks if name != family(row.backend)),
     ]
     if unused:
         _condition(status, "NotApplicable", True, "NotApplicable", "; ".join(unused), row.created_at)

@@ -13,8 +13,8 @@ from dibs.workloads.registry import NAMES
 def fields_of_a_request() -> set[str]:
     names = {field.name for field in msgspec.structs.fields(SandboxSpec)} - {"resources"}
     spec = {name.removesuffix("_seconds").removesuffix("_bytes") for name in names}
-    # `parts` is no field that can be asked for: the sum of what the members of a group ask for.
-    request = {field.name for field in msgspec.structs.fields(Request)} - {"gpus", "parts"}
+    # Neither can be asked for: `parts` is the sum of what the members of a group ask for, `members` their number.
+    request = {field.name for field in msgspec.structs.fields(Request)} - {"gpus", "parts", "members"}
     request = {name.removesuffix("_millis").removesuffix("_bytes") for name in request}
     wish = {f"gpu.{field.name}" for field in msgspec.structs.fields(GpuSelector)}
     return spec | request | wish | {"gpu.all"}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import median, row, shown, title
+from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client
 from dibs.backends.port import Exec, Exit, Session
 from dibs.devices.simulated import parse_world, simulate
@@ -44,7 +45,9 @@ class Side:
         (self.home.config / "config.toml").write_text(f'[{engine.kind}]\nsocket = "{engine.socket}"\n')
         simulate(self.home, parse_world(str(CARDS), model="H100"))
         self.registry = Registry(self.home, long_lived=True)
-        self.client: Client = next(one for one in self.registry.engines() if one.name == engine.kind).client()
+        backend = self.registry.get(engine.kind)
+        assert isinstance(backend, EngineBackend)
+        self.client: Client = backend.client()
         self._mine = threading.local()
         self._numbers = itertools.count()
         self._out = engine.folder / "out"

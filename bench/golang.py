@@ -1,7 +1,8 @@
-"""Kubernetes' own allocator and CEL, as a program to compare with. Built once, where a Go toolchain is there.
+"""Released Go code as programs to compare with. Built once, where a Go toolchain is there.
 
-The benchmarks time it (`ask`), the tests and the fuzzer ask it for answers (`Reference`). The program's source and the
-versions that it is built from are in `reference`; the binary is kept in the user's cache folder.
+Kubernetes' own allocator and CEL (`reference`), and Kubeflow Trainer's rendering of jobs (`trainer_reference`). The
+benchmarks time them (`ask`), the tests and the fuzzer ask them for answers (`Reference`). The sources, and the versions
+that they are built from, are in the folders of these names; the binaries are kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-SOURCE = Path(__file__).parent / "reference"
+KUBERNETES, TRAINER = "reference", "trainer_reference"
+_WHAT = {KUBERNETES: "Kubernetes' allocator and CEL", TRAINER: "Kubeflow Trainer's rendering"}
 
 
 def cache_folder() -> Path:
@@ -29,37 +31,41 @@ def _toolchain() -> str | None:
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
 
 
-def _binary() -> Path:
+def _source(name: str) -> Path:
+    return Path(__file__).parent / name
+
+
+def _binary(name: str) -> Path:
     """Named after everything that it is made of."""
-    parts = sorted(path for path in SOURCE.iterdir() if path.suffix in (".go", ".mod", ".sum"))
+    parts = sorted(path for path in _source(name).iterdir() if path.suffix in (".go", ".mod", ".sum"))
     digest = sha256(b"\0".join(part for path in parts for part in (path.name.encode(), path.read_bytes())))
-    return cache_folder() / f"reference-{digest.hexdigest()[:16]}"
+    return cache_folder() / f"{name}-{digest.hexdigest()[:16]}"
 
 
-def built() -> list[str] | str:
+def built(name: str = KUBERNETES) -> list[str] | str:
     """The command of the reference where it has been built before; else why there is none."""
-    binary = _binary()
+    binary = _binary(name)
     if binary.exists():
         return [str(binary)]
     if _toolchain() is None:
         return "no go toolchain was found"
-    return "Kubernetes' reference has not been built yet: run scripts/test-needs (or python -m bench.golang), once"
+    return f"{_WHAT[name]} has not been built yet: run scripts/test-needs (or python -m bench.golang), once"
 
 
-def reference() -> list[str] | str:
+def reference(name: str = KUBERNETES) -> list[str] | str:
     """The command of the reference, built if need be; or why there is none."""
-    found, go = built(), _toolchain()
+    found, go = built(name), _toolchain()
     if isinstance(found, list) or go is None:
         return found
-    binary = _binary()
+    binary = _binary(name)
     binary.parent.mkdir(parents=True, exist_ok=True)
-    print(f"building Kubernetes' allocator and CEL in {binary.parent} (once, some minutes) …", file=sys.stderr)
+    print(f"building {_WHAT[name]} in {binary.parent} (once, some minutes) …", file=sys.stderr)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=binary.parent) as folder:
         made = Path(folder) / "reference"
         command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(made), "."]
         with subprocess.Popen(
-            command, cwd=SOURCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, cwd=_source(name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as build:
             assert build.stdout is not None
             lines = []

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the generated parts of docs/: the delivery table, the problem codes, the tests of the silent-drop catalogue.
+"""Writes the generated parts of docs/: the delivery table, the fields of a request, the problem codes, the tests of the
+silent-drop catalogue.
 
     scripts/generate_docs.py            write them
     scripts/generate_docs.py --check    write nothing; exit 1 if they are not current
@@ -49,6 +50,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "JOB_NOT_OVER_GATEWAY": ("81", "`dibs train` runs jobs on this host; a gateway takes them from Kubeflow's clients"),
     "JOB_TAKEN_OVER": ("88", "another process drives this training job by now; this one lets go of it"),
     "KUBERNETES_OPTION_INVALID": ("80", "an option for Kubernetes is unknown or has the wrong type"),
+    "MPI_NEEDS_ADDRESSES": ("81", "an MPI job of several nodes needs a backend that gives each rank its own address"),
+    "PROGRAM_MISSING": ("86", "a program of the host that is needed is not installed"),
     "NO_FREE_PORT": ("86", "no port of the host is free for the ranks of a training job to meet at"),
     "RANK_NOT_FOUND": ("80", "a training job has no rank of that name; its ranks are named"),
     "UNSUPPORTED_ON_KUBERNETES": ("80", "a pod cannot be what was asked for; the field is named"),
@@ -205,7 +208,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "NO_MATCHING_DEVICE": ("82", "too few GPUs of this host fit; the nearest miss is named"),
     "NO_RECEIPT": ("89", "the sandbox has no receipt: nothing was delivered"),
-    "OBSERVATION_FAILED": ("86", "the sandbox could not be looked at, and was ended"),
+    "OBSERVATION_FAILED": ("81, 86", "the sandbox could not be looked at: it is refused, or was ended"),
     "PARAMETER_INVALID": ("80", "a parameter in the query of a request to a gateway is wrong"),
     "PATCH_INVALID": ("80", "a runtimePatch of a TrainJob cannot be merged into its runtime; the place is named"),
     "PIDS_INVALID": ("80", "not a number of processes"),
@@ -291,8 +294,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "UNSUPPORTED": ("81", "right, but no backend here can deliver it"),
     "USER_INVALID": ("80", "this cannot be a user, or a user and a group"),
     "USER_NOT_MAPPED": ("80", "the sandbox has no such user; an ordinary user's sandbox has one, root's have all"),
-    "VOLUME_INVALID": ("80", "a volume of an OpenSandbox request does not say what to mount where"),
-    "VOLUME_NOT_OFFERED": ("80", "a volume that is no folder of the host"),
+    "VOLUME_INVALID": ("80", "a volume does not say what to mount where, or cannot be mounted as it is said"),
+    "VOLUME_NOT_FOUND": ("80", "a named volume is missing, and was not to be created"),
+    "VOLUME_NOT_OFFERED": ("80", "something of a volume of an OpenSandbox request that dibs does not do"),
+    "VOLUME_UNSUPPORTED": ("80", "a named volume of a kind, or with a property, that this backend cannot prove"),
     "WAIT_TIMEOUT": ("90", "not served while waiting; the place in the queue is told"),
     "WISH_FOR_ANOTHER_BACKEND": ("81", "an option that only another backend understands"),
     "WORKDIR_INVALID": ("80", "the working directory is not an absolute path of a folder"),
@@ -326,7 +331,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "READ_ONLY": ("88", "the sandbox's root is read-only"),
     "REGISTRY_DENIED": ("81", "the registry does not give the image to you"),
     "REGISTRY_UNREACHABLE": ("86", "the image is not here, and its registry cannot be reached"),
-    "ROOTLESS_LIMITED": ("81", "a rootless engine has too few user ids"),
+    "ROOTLESS_LIMITED": ("81", "a rootless engine has too few user ids, or no control groups"),
     "USER_UNKNOWN": ("80", "the image has no such user"),
     "WISH_INVALID": ("80", "an option for one backend does not agree with the request; the reason says how"),
     "ADDRESS_IN_USE": ("88", "`dibs serve` cannot listen there; another process does, or it may not"),
@@ -527,7 +532,7 @@ def _values(node: ast.expr, function: _Function, tree: ast.Module) -> Iterator[s
         yield from _values(node.body, function, tree)
         yield from _values(node.orelse, function, tree)
     elif isinstance(node, ast.JoinedStr):
-        # f"{field.upper()}_INVALID": the field is the first argument of whoever calls the function.
+        # f"{field.upper()}_INVALID": the field is the first argument of the calls of the function.
         tail = node.values[-1]
         suffix = str(tail.value) if isinstance(tail, ast.Constant) else ""
         name = function.name if function is not None else ""
@@ -559,16 +564,23 @@ def _is_parameter(name: str, function: _Function) -> bool:
 
 def codes_table() -> str:
     from dibs.backends.engines.errors import TABLES
+    from dibs.request.fields import FIELDS
 
     found = codes_in(SOURCE)
     for row in (row for rows in TABLES.values() for row in rows):  # what engines say is mapped by tables
         found.setdefault(row.code, set()).add("backend")
-    new = sorted(set(found) - set(MEANINGS))
+    meanings = dict(MEANINGS)
+    for field in FIELDS:
+        if field.kind in ("words", "text", "choice", "path"):  # their codes are made from their names
+            code = f"{field.name.upper()}_INVALID"
+            found.setdefault(code, set()).add(_AREAS["request"])
+            meanings.setdefault(code, ("80", f"this cannot be the value of `{field.name}`"))
+    new = sorted(set(found) - set(meanings))
     if new:
         raise SystemExit("\n".join(f"{code}: add a line to MEANINGS in scripts/generate_docs.py" for code in new))
     lines = ["| code | exit | meaning | where |", "|---|---|---|---|"]
     for code in sorted(found):
-        number, meaning = MEANINGS[code]
+        number, meaning = meanings[code]
         lines.append(f"| `{code}` | {number} | {meaning} | {', '.join(sorted(found[code]))} |")
     return "\n".join(lines)
 
@@ -577,13 +589,17 @@ def codes_table() -> str:
 
 
 def delivery_page() -> str:
-    from dibs.plan.delivery import BACKENDS, TABLE
+    from dibs.backends.installed import built_in
+    from dibs.plan.delivery import cell
+    from dibs.request.fields import ROWS
+
+    backends = [one.name for one in built_in()]
 
     lines = [
         "# The delivery table",
         "",
         "What happens to each field of a request on each backend. This page is written from the table in the code",
-        "(`dibs.plan.delivery`); `dibs table` prints the same. There are three outcomes and no fourth:",
+        "(each backend's `declaration`); `dibs table` prints the same. There are three outcomes and no fourth:",
         "",
         "- **delivered**: the workload has it. On `local` it was seen in the sandbox before the command started, on",
         "  [engines](engines.md) just before or right after; the cell says what the engine's word is taken for.",
@@ -593,17 +609,33 @@ def delivery_page() -> str:
         "*Where it can* means: only if this host can enforce it. dibs tries, and refuses the field otherwise",
         "(`LIMIT_NOT_ENFORCEABLE`). `fake` is a backend in memory for tests; `auto` never takes it.",
         "",
-        f"| field | {' | '.join(f'`{backend}`' for backend in BACKENDS)} |",
-        f"|---|{'---|' * len(BACKENDS)}",
+        f"| field | {' | '.join(f'`{backend}`' for backend in backends)} |",
+        f"|---|{'---|' * len(backends)}",
     ]
-    for field, row in TABLE.items():
+    for field in ROWS:
         cells = []
-        for backend in BACKENDS:
-            entry = row[backend]
+        for backend in backends:
+            entry = cell(field, backend)
             where = " where it can" if entry.probe else ""
             cells.append(f"**{entry.outcome.value}**{where}: {entry.how}")
         lines.append(f"| `{field}` | {' | '.join(cells)} |")
     lines += ["", "How to write each field: [requests](requests.md). Back to the [contents](index.md).", ""]
+    return "\n".join(lines)
+
+
+# --- the fields of a request
+
+
+def fields_table() -> str:
+    from dibs.request.fields import FIELDS
+
+    lines = ["| field | option | meaning |", "|---|---|---|"]
+    for field in FIELDS:
+        spelled = ", ".join(f"`{word}`" for word in field.option)
+        if field.metavar and spelled:
+            value = field.metavar.replace("|", "\\|")
+            spelled = f"{spelled[:-1]} {value}`"
+        lines.append(f"| `{field.name}` | {spelled or '–'} | {field.about} |")
     return "\n".join(lines)
 
 
@@ -648,11 +680,12 @@ def between(page: Path, name: str, content: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    exits, drops = DOCS / "exit-codes.md", DOCS / "silent-drops.md"
+    exits, drops, requests = DOCS / "exit-codes.md", DOCS / "silent-drops.md", DOCS / "requests.md"
     return {
         DOCS / "delivery-table.md": delivery_page(),
         exits: between(exits, "codes", codes_table()),
         drops: between(drops, "tests", drops_table()),
+        requests: between(requests, "fields", fields_table()),
     }
 
 

@@ -35,6 +35,7 @@ LONG = (
 )  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway,
     and all tests of an engine or of the cluster, which is started once. Without workers this changes nothing."""
@@ -45,6 +46,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: next((n for n, one in enumerate(LONG) if groups[item].startswith(one)), len(LONG)))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """pytest-xdist marks what belongs together in the ids of the tests, and says nothing where it cannot."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    if any(
+        not item.nodeid.endswith(f"@{mark.args[0]}")
+        for item in session.items
+        for mark in item.iter_markers("xdist_group")
+    ):
+        raise pytest.UsageError("this pytest and this pytest-xdist do not keep the tests of a file in one worker")
+
+
 def _engine_of(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     if "nodes" in fixtures or "kubernetes" in item.nodeid.partition("[")[2]:
@@ -52,7 +66,9 @@ def _engine_of(item: pytest.Item) -> str:
     if item.nodeid.startswith("tests/cluster/"):
         return "cluster"  # a real control plane, started once
     found = ENGINE.search(item.nodeid.partition("[")[2])
-    return found[0] if found else "docker" if "old_docker" in fixtures else ""
+    if found:
+        return found[0]
+    return "docker" if "old_docker" in fixtures else next((one for one in ("docker", "podman") if one in fixtures), "")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

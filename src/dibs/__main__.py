@@ -36,9 +36,13 @@ def main() -> None:
 
             start_early()  # it starts while we load
     gc.disable()  # loading makes much and drops nothing; whatever runs for long switches it on again
-    from dibs.cli.main import run
+    from dibs.cli import quick
 
-    code = run(sys.argv[1:])
+    code = quick.run(sys.argv[1:])
+    if code is None:
+        from dibs.cli.main import run
+
+        code = run(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     # Everything is written and closed; taking the interpreter apart would take longer than many commands do.

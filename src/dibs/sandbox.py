@@ -3,7 +3,7 @@
     queued → creating → running ⇄ paused → stopping → exited
        └────────┴──────────┴──────────┴────────→ failed
 
-A value: whoever has one can read it, only `ledger.sandboxes` changes what is recorded. Its larger parts come from the
+A value: read anywhere; only `ledger.sandboxes` changes what is recorded. Its larger parts come from the
 ledger as JSON (`Parts`) and are decoded when they are first read: most looks at a sandbox need none of them.
 """
 

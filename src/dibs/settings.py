@@ -19,10 +19,11 @@ import msgspec
 
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.home import Home
+from dibs.patterns import lazy_pattern
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", re.ASCII)
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", re.ASCII)
+NAME = lazy_pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_DURATION = lazy_pattern(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", re.ASCII)
+_PART = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGEST_FILE = 1 << 20
 OFF = "off"

@@ -5,20 +5,29 @@ import subprocess
 import sys
 import types
 
+import pytest
+
 from dibs import cel
 
 
-def test_all_lists_every_public_name_and_nothing_else() -> None:
-    public = {
-        name
-        for name, value in vars(cel).items()
-        if not name.startswith("_") and (not isinstance(value, types.ModuleType) or name == "libraries")
-    }
-    assert public == set(cel.__all__)
+def test_everything_public_is_listed_once_and_can_be_had() -> None:
+    listed = cel.__all__
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == {*cel._HOME, "libraries"}
+    for name in listed:
+        assert getattr(cel, name).__class__ is not None
+    assert isinstance(cel.libraries, types.ModuleType)
+    with pytest.raises(AttributeError, match="has no attribute 'Magic'"):
+        _ = cel.Magic  # type: ignore[attr-defined]
 
 
-def test_all_is_free_of_duplicates() -> None:
-    assert len(cel.__all__) == len(set(cel.__all__))
+def test_errors_and_quantities_are_loaded_without_the_compiler() -> None:
+    code = (
+        "import sys; import dibs.cel.errors, dibs.cel.quantity; "
+        "print(sorted(m for m in sys.modules if m.startswith('dibs.cel.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['dibs.cel.errors', 'dibs.cel.quantity']"
 
 
 def test_the_examples_of_the_package_docstring_hold() -> None:

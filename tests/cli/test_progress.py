@@ -14,7 +14,7 @@ from tests.remote.ways import GATEWAY
 from dibs.cli.output import in_short
 from dibs.cli.progress import live_line
 from dibs.home import Home
-from dibs.workloads.waiting import WaitNews
+from dibs.workloads.waiter import WaitNews
 
 from .conftest import Dibs
 

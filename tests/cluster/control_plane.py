@@ -69,6 +69,7 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
             "--enable-priority-and-fairness=false",
             "--endpoint-reconciler-type=none", f"--feature-gates={GATES}",
+            "--enable-aggregator-routing=true",  # to the pods of a webhook's service: there is no kube-proxy
             "--runtime-config=scheduling.k8s.io/v1beta1=true",
         )  # fmt: skip
 

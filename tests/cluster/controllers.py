@@ -1,8 +1,8 @@
-"""The released controllers of JobSet and Kubeflow Trainer for the test cluster, built once through the Go module proxy.
+"""Released programs for the test cluster, built once through the Go module proxy: controllers, NVIDIA's drivers, Helm.
 
 `installed` gives a program and the folder of its module, where its CRDs and webhooks are. They are kept in the cache
-folder by version. `scripts/test-needs` builds them before the tests (`python -m tests.cluster.controllers`); where they
-cannot be had, tests are skipped with the reason.
+folder by version. `python -m tests.cluster.controllers [NAME...]` builds them; where they cannot be had, tests are
+skipped with the reason.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Controller(NamedTuple):
     module: str
     version: str
     package: str
+    cgo: bool = False
 
 
 JOBSET = Controller("jobset", "sigs.k8s.io/jobset", "v0.12.0", "sigs.k8s.io/jobset")
@@ -38,9 +39,32 @@ TRAINER = Controller(
 )  # fmt: skip
 
 
+AGENT_SANDBOX = Controller(
+    "agent-sandbox", "sigs.k8s.io/agent-sandbox", "v0.4.6", "sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller"
+)
+HELM = Controller("helm", "helm.sh/helm/v4", "v4.3.1", "helm.sh/helm/v4/cmd/helm")
+NVIDIA_DEVICE_PLUGIN = Controller(
+    "nvidia-device-plugin", "github.com/NVIDIA/k8s-device-plugin", "v0.19.1",
+    "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin", cgo=True,
+)  # fmt: skip
+NVIDIA_CDI_HOOK = Controller(
+    "nvidia-cdi-hook", "github.com/NVIDIA/k8s-device-plugin", "v0.19.1",  # whose dependency it is
+    "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook", cgo=True,
+)  # fmt: skip
+NVIDIA_DRA = Controller(
+    "nvidia-dra", "sigs.k8s.io/dra-driver-nvidia-gpu", "v0.4.1",
+    "sigs.k8s.io/dra-driver-nvidia-gpu/cmd/gpu-kubelet-plugin", cgo=True,
+)  # fmt: skip
+ALL = {
+    one.name: one for one in (JOBSET, TRAINER, AGENT_SANDBOX, HELM, NVIDIA_DEVICE_PLUGIN, NVIDIA_CDI_HOOK, NVIDIA_DRA)
+}
+_MANIFESTS = ("config", "manifests", "k8s", "deployments")  # where modules keep their CRDs and charts
+_LAZY = "-extldflags=-Wl,-z,lazy"  # NVML is loaded while running: its symbols are not there at the start
+
+
 class Installed(NamedTuple):
     program: Path
-    module: Path  # the files of its module: CRDs, webhooks
+    module: Path  # the manifests of its module: CRDs, webhooks; absent where it has none
 
 
 def cache() -> Path:
@@ -75,7 +99,8 @@ def _build(one: Controller, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dibs-controller-") as work:
         place = Path(work)
         environment = {
-            **os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false -trimpath", "GOWORK": "off",
+            **os.environ, "CGO_ENABLED": str(int(one.cgo)), "GOWORK": "off",
+            "GOFLAGS": "-mod=mod -buildvcs=false -trimpath",
             "PATH": f"{Path(command).parent}:{os.environ.get('PATH', '')}",
         }  # fmt: skip
         source = _download(command, one, place, environment)
@@ -83,14 +108,15 @@ def _build(one: Controller, folder: Path) -> None:
         lines = ["module dibs.test/controller", *head, f"require {one.module} {one.version}", ""]
         (place / "go.mod").write_text("\n".join(lines))
         shutil.copyfile(source / "go.sum", place / "go.sum")
-        words = ["nice", "-n", "5", command, "build", "-ldflags", "-s -w", "-o", "program", one.package]
+        flags = f"-s -w {_LAZY}" if one.cgo else "-s -w"
+        words = ["nice", "-n", "5", command, "build", "-ldflags", flags, "-o", "program", one.package]
         done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotBuild(f"go build of {one.name} failed: " + " | ".join(done.stderr.splitlines()[-5:]))
-        manifests = source / ("config" if (source / "config").is_dir() else "manifests")
         shutil.rmtree(folder / "config", ignore_errors=True)
-        shutil.copytree(manifests, folder / "config", copy_function=shutil.copyfile)
-        subprocess.run(["chmod", "-R", "u+w", str(folder / "config")], check=True)
+        for manifests in [source / name for name in _MANIFESTS if (source / name).is_dir()][:1]:
+            shutil.copytree(manifests, folder / "config", copy_function=shutil.copyfile)
+            subprocess.run(["chmod", "-R", "u+w", str(folder / "config")], check=True)
         staged = folder / f".{one.name}.new"
         shutil.copyfile(place / "program", staged)
         staged.chmod(0o755)
@@ -111,8 +137,8 @@ def _download(command: str, one: Controller, place: Path, environment: dict[str,
         raise CannotBuild(f"{one.module} cannot be had: {' | '.join(said[-3:])}") from None
 
 
-def main() -> int:
-    for one in (JOBSET, TRAINER):
+def main(names: list[str]) -> int:
+    for one in [ALL[name] for name in names] or ALL.values():
         try:
             folder = installed(one, build=True).program.parent
         except CannotBuild as reason:
@@ -123,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -14,13 +14,14 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from tests.cluster.control_plane import CannotStart, ControlPlane
-from tests.cluster.network import CannotConnect, Network
+from tests.cluster.network import CannotConnect, Network, die_with_us
 from tests.cluster.node import Node, sweep_groups
 from tests.cluster.owner import is_alive, own_name
 from tests.engines import installing
@@ -38,6 +39,7 @@ class Kept:
         self._binaries = binaries
         self._names = names
         self._network: Network | None = None
+        self._names_process: subprocess.Popen[bytes] | None = None
         self.plane: ControlPlane | None = None
         self.nodes: dict[str, Node] = {}
 
@@ -51,6 +53,10 @@ class Kept:
         self._network = Network(f"dibs-{self.folder.name.removeprefix(_PREFIX)}")
         self.plane = ControlPlane(self._binaries, self.folder, self._network.host)
         self.plane.start()
+        self._names_process = die_with_us(
+            sys.executable, "-m", "tests.cluster.names", self.plane.address, str(self.folder / "admin.kubeconfig"),
+            log=self.folder / "names.log",
+        )  # fmt: skip
         server = f"{self.plane.address}:{self.plane.port}"
         for name in self._names:
             node = Node(
@@ -70,6 +76,9 @@ class Kept:
     def stop(self) -> None:
         for node in self.nodes.values():
             node.stop()
+        if self._names_process is not None:
+            self._names_process.kill()
+            self._names_process.wait()
         if self.plane is not None:
             self.plane.stop()
         if self._network is not None:

@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.cluster import images, pki
+from tests.cluster import images, names, pki
 from tests.cluster.control_plane import GATES, CannotStart
 from tests.cluster.network import Network, await_namespace, die_with_us
 from tests.cluster.owner import is_alive, own_name
@@ -210,6 +210,8 @@ class Node:
             "failSwapOn": False,
             "oomScoreAdj": 0,  # root here may not lower it
             "resolvConf": "/etc/resolv.conf",
+            "clusterDNS": [self._network.host],
+            "clusterDomain": names.DOMAIN,
             "enforceNodeAllocatable": ["pods"],
             "nodeStatusUpdateFrequency": "2s",
             "syncFrequency": "10s",

@@ -89,8 +89,10 @@ class Place:
         self.cluster.delete(kube.PODS, name, self.namespace)
         self.until(lambda: not self._there(name), f"{name} is gone")
 
-    def until(self, done: Callable[[], bool], what: str, why: Callable[[], str] = lambda: "") -> None:
-        end = time.monotonic() + _PATIENCE
+    def until(
+        self, done: Callable[[], bool], what: str, why: Callable[[], str] = lambda: "", patience: float = _PATIENCE
+    ) -> None:
+        end = time.monotonic() + patience
         while not done():
             assert time.monotonic() < end, f"waited for: {what}; {why()}"
             time.sleep(0.02)

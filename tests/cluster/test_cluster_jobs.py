@@ -142,7 +142,7 @@ def test_a_trainer_that_loses_claims_is_passed_by_and_one_that_keeps_them_is_use
     from dibs.train.facts import Facts
     from dibs.train.objects import read_job
     from dibs.train.rendering import render
-    from dibs.workloads.cluster_jobs.ways import choose
+    from dibs.workloads.cluster_jobs.strategies import choose
 
     spec = exactly(device_class=DRIVER)
     template = {"spec": {"spec": {"devices": {"requests": [spec]}}}}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.images import BUSYBOX
 from tests.cluster.node_driver import NVIDIA, NodeProcess
 from tests.cluster.place import Place
 
+from dibs.backends.kubernetes.pods import SandboxPod
+from dibs.backends.port import Exit, Output
 from dibs.home import Home
 from dibs.kube import client as kube
 from dibs.kube import objects as core
+from dibs.kube.channels import Channels
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.settings import ClusterSettings, Settings
+from dibs.workloads.reconcile import handle_of
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
@@ -106,6 +111,39 @@ def test_a_device_plugin_gives_what_the_kubelet_names(place: Place, service: Wor
         plugin.stop()
         place.empty()
         plugin.clear()
+
+
+@pytest.mark.parametrize("after", ["", "; cat"], ids=["has-ended", "runs-on"])
+def test_what_a_command_says_before_it_can_be_attached_to_is_not_lost(
+    after: str, place: Place, service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = service.registry.get("kubernetes")
+    attach = backend.open_attach
+
+    def late(pod: SandboxPod) -> Channels:
+        """The line is there only after the command has spoken."""
+        name = pod.metadata.name
+        place.exec(name, "touch", "/tmp/go")
+        if after:
+            place.until(lambda: "said" in place.logs(name), "it has spoken")
+        else:
+            place.phase(name, "Succeeded")
+        return attach(pod)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(backend, "open_attach", late)
+    script = "until [ -e /tmp/go ]; do sleep 0.1; done; echo said" + after
+    row = service.create(spec(command=["sh", "-c", script], interactive=True))
+    session = backend.attach(handle_of(row))
+    session.end_of_input()
+    pieces: list[Output | Exit] = []
+
+    def ended() -> bool:
+        pieces.extend(session.receive(0.1))
+        return bool(pieces) and isinstance(pieces[-1], Exit)
+
+    place.until(ended, "it ends")
+    session.close()
+    assert b"".join(one.data for one in pieces if isinstance(one, Output)) == b"said\n"
 
 
 def _offered(place: Place) -> str:

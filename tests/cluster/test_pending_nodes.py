@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from tests.cluster.test_pending_devices import codes, why
-from tests.cluster.world import JOBS, World, device
+from tests.cluster.world import JOBS, World, device, model_is, request
 
 from dibs.errors import NotFound
 from dibs.kube import client as kube
@@ -197,6 +201,51 @@ def test_the_role_view_and_read_access_to_devices_are_enough(viewer: World) -> N
         assert answer.unreadable == ()
     finally:
         forget(viewer)
+
+
+def test_kubectl_why_tells_the_reasons_apart_for_pods_of_others_with_no_right_to_write(viewer: World) -> None:
+    bind(viewer, "device-reader")
+    try:
+        viewer.node("plain", labels={"zone": "a"}, nvidia_com__gpu="2")
+        viewer.device_class()
+        viewer.slice([device("gpu-0")], node="plain")
+        viewer.template("b200", request("gpu", model_is("SIM-B200")))
+        viewer.pod("resource", limits={"nvidia.com/gpu": "3"})
+        viewer.pod("claim", template="b200")
+        term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["c"]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        viewer.pod("affinity", affinity={"nodeAffinity": required})
+        for name in ("resource", "claim", "affinity"):
+            viewer.refused(name)
+        viewer.cluster.patch(kube.NODES, "plain", {"spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]}})
+        viewer.pod("taint")
+        viewer.refused("taint")
+        few = {"metadata": {"name": "few"}, "spec": {"hard": {"requests.nvidia.com/gpu": "3"}}}
+        viewer.cluster.create(kube.QUOTAS, few, "default")
+        container = {"name": "main", "image": "example.com/none:1", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        viewer.cluster.create(JOBS, {"metadata": {"name": "quota"}, "spec": {"template": template}}, "default")
+        viewer.said("quota", "FailedCreate")
+        wanted = {
+            "resource": "RESOURCE_SHORT", "claim": "DEVICE_NO_MATCH", "affinity": "NODE_AFFINITY",
+            "taint": "NODE_TAINTED", "quota-x7k2p": "QUOTA",
+        }  # fmt: skip
+        for name, code in wanted.items():
+            assert f"[{code}]" in kubectl_why(viewer, name)
+    finally:
+        forget(viewer)
+
+
+def kubectl_why(world: World, pod: str) -> str:
+    """What `kubectl dibs why` prints for the viewer."""
+    scripts = Path(sys.executable).parent
+    done = subprocess.run(
+        [str(world.running.binaries / "kubectl"), "dibs", "why", pod, "-n", "default"],
+        capture_output=True, text=True, check=False,
+        env={"PATH": f"{scripts}:/usr/bin:/bin", "KUBECONFIG": str(world.running.kubeconfig("viewer"))},
+    )  # fmt: skip
+    assert done.returncode == 83 or pod.startswith("quota"), done.stderr
+    return done.stdout
 
 
 def test_what_may_not_be_read_is_named_with_the_role_to_add_and_never_taken_for_empty(viewer: World) -> None:

@@ -135,7 +135,8 @@ def test_what_a_cluster_cannot_do_is_refused_all_at_once() -> None:
     assert refusals(BOTH, device=["nvidia.com/gpu=0"]) == ["EXACT_DEVICE_ON_CLUSTER"]
     assert refusals(Offers(has_dra=False), gpu="H100") == ["CLUSTER_TOO_OLD"]
     assert refusals(Offers(), gpu=1) == ["CLASS_MISSING"]
-    many = refusals(BOTH, image="", network="host", pids=5, user="alice", mounts=["/a:/b"], labels={"a": "no good"})
+    bad = PodOptions(labels={"a": "no good"})
+    many = refusals(BOTH, bad, image="", network="host", pids=5, user="alice", mounts=["/a:/b"])
     assert many == ["UNSUPPORTED_ON_KUBERNETES"] * 6
 
 

@@ -51,8 +51,8 @@ PREWIRED = runtime(
 
 
 @pytest.fixture
-def apply(world: World, running: RunningCluster, tmp_path: Path) -> Iterator[Apply]:
-    """`kubectl apply`, on a cluster whose admission asks `dibs webhook`."""
+def apply(request: pytest.FixtureRequest, world: World, running: RunningCluster, tmp_path: Path) -> Iterator[Apply]:
+    """`kubectl apply`, on a cluster whose admission asks `dibs webhook`; with the options of its parameter."""
     cert, key, files = tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "objects.yaml"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
@@ -68,6 +68,7 @@ def apply(world: World, running: RunningCluster, tmp_path: Path) -> Iterator[App
         str(cert),
         "--key",
         str(key),
+        *getattr(request, "param", ()),
     ]
     process = subprocess.Popen(serving, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -139,3 +140,25 @@ def test_the_api_server_refuses_what_dibs_refuses_and_stores_the_number_of_proce
     assert "field is immutable" in done.stderr
     names = json.loads(running.kubectl("get", "trainjobs", "-o", "json"))["items"]
     assert sorted(one["metadata"]["name"] for one in names) == ["plain", "swapped"]
+
+
+@pytest.mark.parametrize("apply", [("--no-claims",)], indirect=True)
+def test_with_claims_switched_off_each_of_them_is_forbidden_and_those_of_a_runtime_still_count(
+    apply: Apply, running: RunningCluster
+) -> None:
+    text = "Forbidden: TrainJobDynamicResourceAllocation feature gate is disabled"
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "two"}]
+    done = apply(job("own", trainer={"resourceClaimsPerNode": claims}))
+    assert done.returncode != 0
+    assert f"spec.trainer.resourceClaimsPerNode: {text}" in done.stderr
+    pod = {"resourceClaims": claims, "containers": [{"name": "node", "resources": {"claims": [{"name": "gpu"}]}}]}
+    done = apply(job("patched", patches=[patch(pod)]))
+    assert done.returncode != 0
+    base = "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec"
+    assert f"{base}.resourceClaims: {text}" in done.stderr
+    assert f"{base}.containers[0].resources.claims: {text}" in done.stderr
+    # What an administrator has put into a runtime was never the gate's business.
+    done = apply(job("plain"))
+    assert done.returncode == 0, done.stderr
+    stored = json.loads(running.kubectl("get", "trainjob", "plain", "-o", "json"))
+    assert stored["spec"]["trainer"] == {"numProcPerNode": 4}

@@ -9,34 +9,51 @@ Engines of further versions, and a cluster, run the tests of `SMALLER`, and ever
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from tests.cluster import images as cluster_images
 from tests.cluster import shared as clusters
 from tests.engines import images, shared
 
 from dibs.backends.fake import FakeBackend
+from dibs.backends.installed import declared
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Backend
 from dibs.home import Home
 from dibs.settings import ClusterSettings
+from dibs.testing import Factory
+
+# Where versions of an engine differ: devices, limits, further commands, a life from its beginning to its end.
+SMALLER = frozenset(
+    (
+        "test_what_is_expected_is_observed",
+        "test_only_the_leased_nodes_are_inside",
+        "test_limits_are_delivered_or_refused",
+        "test_it_is_held_until_it_is_started",
+        "test_a_missing_command_fails_the_start",
+        "test_its_exit_code_is_told",
+        "test_stop_ends_it_with_the_reason",
+        "test_delete_is_refused_while_it_lives_and_repeatable_after",
+        "test_the_log_has_what_it_said",
+        "test_attached_before_the_start_nothing_is_missed",
+        "test_signals_arrive",
+        "test_exec_runs_a_further_command_with_its_own_end",
+        "test_exec_has_the_workloads_environment_and_its_own",
+        "test_a_further_command_runs_as_the_user_or_is_refused",
+        "test_what_is_said_last_is_not_lost",
+        "test_pause_and_resume_can_be_repeated",
+        "test_a_file_goes_in_and_comes_out",
+        "test_its_time_to_live_ends_it",
+        "test_a_survey_tells_of_each_what_a_look_would",
+        "test_usage_is_measured_against_the_limits",
+        "test_a_held_one_can_be_discarded_by_its_name_alone",
+        "test_a_snapshot_is_an_image_or_refused_by_name",
+    )
+)
 
 
-class Factory(msgspec.Struct, frozen=True):
-    """How to make a backend, and its differences: name → reason."""
-
-    name: str
-    make: Callable[[Path], Backend]
-    differences: dict[str, str] = {}
-    missing: Callable[[], str] = lambda: ""  # why it cannot be had here; starts what it needs
-    fields: dict[str, Any] = {}  # what every workload there needs
-    further: bool = False  # another version of one that is here already, or slow
-
-    def runs(self, test: str) -> bool:
-        return not self.further or bool(os.environ.get("DIBS_SOAK")) or test in SMALLER
+def _selection(*, further: bool) -> frozenset[str] | None:
+    return SMALLER if further and not os.environ.get("DIBS_SOAK") else None
 
 
 def _local(folder: Path) -> Backend:
@@ -73,7 +90,15 @@ def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
         "work": "its root is an image: the working folder is made in it, not shared with the host",
     }
     label = f"{name}-{version}" if version else name
-    return Factory(label, make, differences, missing, {"image": images.REFERENCE}, further=bool(version))
+    return Factory(
+        name=label,
+        make=make,
+        declaration=declared(name),
+        differences=differences,
+        missing=missing,
+        fields={"image": images.REFERENCE},
+        only=_selection(further=bool(version)),
+    )
 
 
 def _kubernetes() -> Factory:
@@ -93,58 +118,36 @@ def _kubernetes() -> Factory:
         "held": "a pod runs when its node is ready: it is looked at right after the start",
         "work": "its root is an image: the working folder is made in it, not shared with the host",
         "granted": "its scheduler chooses the devices: tests/cluster claims them",
-        "pause": "Kubernetes cannot freeze a container: refused by name",
         "kill": "a kubelet asks with SIGTERM first, and kills a second later",
         "streams": "a kubelet's log does not tell stdout from stderr",
         "isolation": "a pod has the network of its cluster",
     }
     fields = {"image": cluster_images.BUSYBOX, "private": True}  # as through a gateway: its expiry can be renewed
-    return Factory("kubernetes", make, differences, missing, fields, further=True)  # a pod takes seconds to end
+    return Factory(
+        name="kubernetes",
+        make=make,
+        declaration=declared("kubernetes"),
+        differences=differences,
+        missing=missing,
+        fields=fields,
+        only=_selection(further=True),  # a pod takes seconds to end
+    )
 
 
 FACTORIES = (
     Factory(
-        "fake",
-        lambda _: FakeBackend(),
-        {
+        name="fake",
+        make=lambda _: FakeBackend(),
+        declaration=declared("fake"),
+        differences={
             "shell": "nothing really runs: only its small programs are there",
             "descriptor": "a session in memory has no descriptor to wait on",
         },
     ),
-    Factory("local", _local),
+    Factory(name="local", make=_local, declaration=declared("local")),
     _engine("docker"),
     _engine("podman"),
     _kubernetes(),
     _engine("docker", "sid", "28"),
     _engine("podman", "bookworm", "4.3"),
-)
-
-DIFFERENCES = frozenset(("shell", "descriptor", "held", "work", "granted", "pause", "kill", "streams", "isolation"))
-
-# Where versions of an engine differ: devices, limits, further commands, a life from its beginning to its end.
-SMALLER = frozenset(
-    (
-        "test_what_is_expected_is_observed",
-        "test_only_the_leased_nodes_are_inside",
-        "test_limits_are_delivered_or_refused",
-        "test_it_is_held_until_it_is_started",
-        "test_a_missing_command_fails_the_start",
-        "test_its_exit_code_is_told",
-        "test_stop_ends_it_with_the_reason",
-        "test_delete_is_refused_while_it_lives_and_repeatable_after",
-        "test_the_log_has_what_it_said",
-        "test_attached_before_the_start_nothing_is_missed",
-        "test_signals_arrive",
-        "test_exec_runs_a_further_command_with_its_own_end",
-        "test_exec_has_the_workloads_environment_and_its_own",
-        "test_a_further_command_runs_as_the_user_or_is_refused",
-        "test_what_is_said_last_is_not_lost",
-        "test_pause_and_resume_can_be_repeated",
-        "test_a_file_goes_in_and_comes_out",
-        "test_its_time_to_live_ends_it",
-        "test_a_survey_tells_of_each_what_a_look_would",
-        "test_usage_is_measured_against_the_limits",
-        "test_a_held_one_can_be_discarded_by_its_name_alone",
-        "test_a_snapshot_is_an_image_or_refused_by_name",
-    )
 )

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dibs.devices.inventory import look
-from dibs.devices.joining import CUT, NOT_SEEN
+from dibs.devices.merge_sources import CUT, NOT_SEEN
 from dibs.devices.model import Version
 from dibs.devices.names import ALL_OF_HOST
 from dibs.devices.simulated import parse_world, simulate

@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Their Python speaks of hardware that a test cannot have; it is compiled, not run.
 COMPILED_ONLY = frozenset({"cdi.md"})
+# Their commands are run on the test cluster, by `tests/cluster/test_chart.py`.
+ON_A_CLUSTER = frozenset({"kubernetes-deploy.md"})
 WORK, STATE, USER, HOST = "/home/anna/project", "/home/anna/.local/state/dibs", "anna", "box"
 
 _EXIT = re.compile(r"\s+# exit (\d+)$")
@@ -317,7 +319,7 @@ def _anonymous(match: re.Match[str]) -> str:
 
 def walk(page: Path, runner: Runner) -> Iterator[tuple[Block, Step | None, Outcome]]:
     """Run a page from top to bottom: each command with its step, each Python block without one."""
-    for block in blocks(page):
+    for block in () if page.name in ON_A_CLUSTER else blocks(page):
         if block.language == "console":
             for step in steps(block):
                 outcome = runner.step(step)

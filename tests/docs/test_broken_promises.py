@@ -48,7 +48,7 @@ def test_a_row_is_complete_and_its_tests_exist(row: Row) -> None:
     for test in named:
         path, mark, name = test.partition("::")
         assert mark, f"{test}: write path::name"
-        assert path.startswith("tests/")
+        assert path.startswith(("tests/", "src/dibs/testing/"))
         assert (ROOT / path).is_file(), f"{row.id}: there is no {path}"
         assert name in functions_of(path), f"{row.id}: there is no {name} in {path}"
 

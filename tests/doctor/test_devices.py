@@ -102,7 +102,7 @@ def test_use_by_others_names_them(patient: Any) -> None:
 
 
 def test_a_card_that_cannot_be_attached_is_told_but_a_cut_one_is_as_it_should_be(patient: Any) -> None:
-    from dibs.devices.joining import CUT
+    from dibs.devices.merge_sources import CUT
 
     cards = [patient.card(0, unattachable="/dev/nvidia0 does not exist"), patient.card(1, unattachable=CUT)]
     findings = list(devices.check(patient.scene(cards)))

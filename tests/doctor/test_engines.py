@@ -36,7 +36,7 @@ def a_spec(folder: Path, *names: str) -> None:
 
 def test_a_host_without_engines_is_no_failure(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("dibs.backends.engines.finding.places", lambda *_: ["/nowhere.sock"])
+    monkeypatch.setattr("dibs.backends.engines.discovery.places", lambda *_: ["/nowhere.sock"])
     result = found(engines.check(patient.scene()))
     assert {name: one.verdict for name, one in result.items()} == {"engine.docker": "skip", "engine.podman": "skip"}
 

@@ -19,7 +19,7 @@ ENGINES = {"trixie": "docker 26, podman 5", "bookworm": "podman 4.3", "sid": "do
 PACKAGES = {
     "trixie": (
         "docker.io docker-cli podman containerd runc crun netavark nftables iptables iproute2 "
-        "containernetworking-plugins busybox-static tini catatonit"
+        "containernetworking-plugins busybox-static tini catatonit uidmap passt docker-registry"
     ),
     "bookworm": "podman runc iproute2 iptables containernetworking-plugins busybox-static catatonit",
     "sid": "docker.io docker-cli containerd runc nftables iptables iproute2 busybox-static tini",
@@ -59,9 +59,19 @@ def install(suite: str = "trixie") -> Path:
     root = folder / suite
     with (folder / f"{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (root / ".complete").exists():
-            _make(root, suite, folder)
+        if not is_complete(suite):
+            if not (root / ".complete").exists():
+                _make(root, suite, folder)
+            _add_packages(root, suite, folder)
     return root
+
+
+def is_complete(suite: str) -> bool:
+    """Whether the root has the packages that are wanted today: those of an older list are added to."""
+    try:
+        return (cache() / suite / ".complete").read_text() == PACKAGES[suite]
+    except FileNotFoundError:
+        return False
 
 
 def _make(root: Path, suite: str, folder: Path) -> None:
@@ -76,12 +86,15 @@ def _make(root: Path, suite: str, folder: Path) -> None:
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")  # no service is started while packages are installed
     policy.chmod(0o755)
+
+
+def _add_packages(root: Path, suite: str, folder: Path) -> None:
     inside = "mount -t proc proc /proc; exec apt-get install -yq --no-install-recommends " + PACKAGES[suite]
     _run(
         "unshare", "--mount", "--propagation", "private", "chroot", str(root), "/bin/sh", "-c", inside,
         log=folder / f"{suite}-apt.log",
     )  # fmt: skip
-    (root / ".complete").touch()
+    (root / ".complete").write_text(PACKAGES[suite])
 
 
 def _run(*command: str, log: Path) -> None:
@@ -97,7 +110,7 @@ def main() -> None:
     """Make the roots that are missing, and say how that goes."""
     failed = False
     for suite, engines in ENGINES.items():
-        if (cache() / suite / ".complete").exists():
+        if is_complete(suite):
             continue
         print(f"tests: Debian {suite} for {engines}, once, two minutes or so … ", end="", flush=True)
         begun = time.monotonic()

@@ -15,12 +15,15 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.engines import images, installing
 
 from dibs.http import Connection
 
 PATIENCE = 60.0
+NOBODY = 65534
+REGISTRY = "127.0.0.1:5000"  # in the engine's network; not encrypted
 _PREFIX = "dibs-engines-"
 
 # In private namespaces: make the Debian root ours (pivot_root, never chroot: podman's exec would land in the host's).
@@ -42,17 +45,26 @@ ip link set lo up
 echo ready
 exec sleep infinity
 """
+# A user who runs an engine has further ids, for the users of its containers.
+_IDS = """
+set -e
+touch /etc/subuid /etc/subgid
+mount --bind {folder}/subids /etc/subuid
+mount --bind {folder}/subids /etc/subgid
+"""
 
 
 class Engine:
     """One engine: `docker` or `podman`. `cdi` is a folder of specs that it reads beside /etc/cdi (here: `etc_cdi`).
 
     Docker is told of it; for Podman it is the other of its two usual places, since only newer ones can be told.
+    `rootless` (Podman only): it is run by an ordinary user, `NOBODY`, who owns its home and its socket.
     """
 
-    def __init__(self, kind: str, suite: str = "trixie", *, cdi_on: bool = True) -> None:
+    def __init__(self, kind: str, suite: str = "trixie", *, cdi_on: bool = True, rootless: bool = False) -> None:
         self.kind = kind
         self.suite = suite
+        self.rootless = rootless
         self.cdi_on = cdi_on
         self.options: dict[str, object] = {}  # more of what Docker's daemon is told when it starts
         self.root = installing.install(suite)
@@ -64,7 +76,10 @@ class Engine:
         self.cdi = self.home / "cdi"
         for one in (self.etc_cdi, self.cdi):
             one.mkdir(parents=True)
-        self.socket = self.folder / "engine.sock"
+        self.programs = self.folder / "programs"  # the first folder on its PATH
+        (self.folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{REGISTRY}"\ninsecure = true\n')
+        self.own = self.folder / "own"  # what only the user of a rootless engine may look at
+        self.socket = (self.own if rootless else self.folder) / "engine.sock"
         self.log = self.folder / "engine.log"
         self._holder: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -83,11 +98,10 @@ class Engine:
             assert self._holder.stdout is not None
             if self._holder.stdout.readline().strip() != b"ready":
                 raise installing.CannotInstall(f"the engine's namespaces cannot be made: {self._complaint()}")
+            if self.rootless:
+                self._give_to_user()
         self.socket.unlink(missing_ok=True)
-        environment = {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
-            "CONTAINERS_CONF": str(self.folder / "containers.conf"), "XDG_RUNTIME_DIR": "/run",
-        }  # fmt: skip
+        environment = self._environment()
         inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--"]
         if self.kind == "docker" and self._containerd is None:
             self._containerd = self._popen([*inside, *self._beside()], environment)
@@ -98,6 +112,44 @@ class Engine:
                 raise installing.CannotInstall(f"{self.kind} does not start: {self._complaint()}")
             time.sleep(0.02)
         return self
+
+    def inside(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """A program where the engine is, with its namespaces and its environment."""
+        assert self._holder is not None
+        return subprocess.Popen(
+            ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--", *words],
+            env=self._environment(), text=True, **{"stdin": subprocess.DEVNULL, **more},
+        )  # fmt: skip
+
+    def cli(self, *words: str, **more: Any) -> str:
+        """The engine's own command, as root has it there."""
+        own = ["docker", "--host", f"unix://{self.socket}"] if self.kind == "docker" else self._command()[:9]
+        child = self.inside(*own, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        said = child.communicate(timeout=PATIENCE)[0]
+        assert child.returncode == 0, said
+        return said
+
+    def _environment(self) -> dict[str, str]:
+        environment = {
+            "PATH": f"{self.programs}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
+            "PODMAN_IGNORE_CGROUPSV1_WARNING": "1", "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"), "XDG_RUNTIME_DIR": "/run",
+            "DOCKER_CONFIG": str(self.folder / "docker"),
+        }  # fmt: skip
+        if self.rootless:
+            environment |= {"HOME": f"{self.own}/home", "XDG_RUNTIME_DIR": f"{self.own}/run"}
+        return environment
+
+    def _give_to_user(self) -> None:
+        assert self._holder is not None
+        self.folder.chmod(0o755)
+        (self.folder / "subids").write_text(f"{NOBODY}:200000:65536\n")
+        inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--", "sh", "-ec"]
+        subprocess.run([*inside, _IDS.format(folder=self.folder)], check=True)
+        for one in (self.own, self.own / "home", self.own / "run", self.home, self.cdi):
+            one.mkdir(exist_ok=True)
+            os.chown(one, NOBODY, NOBODY)
+        self.own.chmod(0o700)
 
     def network(self) -> str:
         """The file of its network namespace."""
@@ -148,6 +200,12 @@ class Engine:
             "[engine]\n"
             'cgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
         )
+        if self.rootless:
+            return [
+                "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+                "podman", "--root", f"{self.own}/data", "--runroot", f"{self.own}/run/c", "--storage-driver", "vfs",
+                "--tmpdir", f"{self.own}/run/t", "system", "service", "--time=0", f"unix://{self.socket}",
+            ]  # fmt: skip
         return [
             "podman", "--root", f"{folder}/data", "--runroot", f"/run/{folder.name}", "--storage-driver", "overlay",
             "--tmpdir", f"/run/{folder.name}-tmp",
@@ -202,6 +260,8 @@ class Engine:
                         self._daemon.kill()
                         self._daemon.wait()
                 kill_all(self.folder.name)
+                for file in self.own.rglob("pause.pid"):  # it keeps the namespaces of a rootless engine
+                    os.kill(int(file.read_text()), signal.SIGKILL)
                 if self._containerd is not None:
                     self._containerd.wait()
                 self._holder.kill()

@@ -11,18 +11,18 @@ import os
 from tests.engines.installing import CannotInstall
 from tests.engines.running import Engine
 
-_started: dict[tuple[str, str, bool], Engine | str] = {}
+_started: dict[tuple[str, str, bool, bool], Engine | str] = {}
 
 
-def engine(kind: str, suite: str = "trixie", *, cdi_on: bool = True) -> Engine | str:
+def engine(kind: str, suite: str = "trixie", *, cdi_on: bool = True, rootless: bool = False) -> Engine | str:
     """The engine with a small image in it; or why there is none."""
-    key = (kind, suite, cdi_on)
+    key = (kind, suite, cdi_on, rootless)
     if key not in _started:
         if os.environ.get("DIBS_ENGINES") == "off":
             _started[key] = "DIBS_ENGINES=off"
         else:
             try:
-                one = Engine(kind, suite, cdi_on=cdi_on)
+                one = Engine(kind, suite, cdi_on=cdi_on, rootless=rootless)
                 if not any(isinstance(other, Engine) for other in _started.values()):
                     atexit.register(stop_all)
                 _started[key] = one

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.engines.conftest import Bench
 
-from dibs.backends.engines import keeping
+from dibs.backends.engines import ttl
 
 
 def test_the_keeper_of_a_container_inherits_no_descriptors(bench: Bench) -> None:
@@ -17,7 +17,7 @@ def test_the_keeper_of_a_container_inherits_no_descriptors(bench: Bench) -> None
         handle = bench.start("sleep", "1000", ttl_seconds=600.0)
     finally:
         os.close(root)
-    keeper = keeping.keeper_of(Path(handle.folder))
+    keeper = ttl.keeper_of(Path(handle.folder))
     assert keeper is not None
     folder = f"/proc/{keeper.pid}/fd"
     assert "/" not in [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]

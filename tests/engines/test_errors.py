@@ -27,6 +27,7 @@ SAID: dict[str, list[tuple[str, str]]] = {
             'CDI device injection failed: failed to inject devices: failed to stat CDI host device "/dev/nvidia0": no such file',  # noqa: E501
             "CDI_SPEC_UNUSABLE",
         ),
+        (RUNC + "error during container init: error creating device nodes: mount /dev/x: no such file", "CDI_SPEC_UNUSABLE"),  # noqa: E501
         (RUNC + "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown", "DEVICE_RUNTIME_FAILED"),  # noqa: E501
         ('could not select device driver "" with capabilities: [[gpu]]', "CDI_OFF"),
         ("unable to find user nobodyatall: no matching entries in passwd file", "USER_UNKNOWN"),
@@ -65,6 +66,10 @@ SAID: dict[str, list[tuple[str, str]]] = {
         ("exec container process `/bin/sh`: Exec format error: OCI runtime error", "COMMAND_NOT_EXECUTABLE"),
         ("setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=9", "CDI_NAME_UNKNOWN"),
         ("setting up CDI devices: failed to inject devices: failed to stat CDI host device", "CDI_SPEC_UNUSABLE"),
+        (
+            "runc: error during container init: error creating device nodes: mount /dev/simgpu0: no such file or directory: OCI runtime attempted to invoke a command that was not found",  # noqa: E501
+            "CDI_SPEC_UNUSABLE",
+        ),
         ("nvidia-container-cli: ldcache error: open failed", "DEVICE_RUNTIME_FAILED"),
         ("unable to find user nobodyatall: no matching entries in passwd file", "USER_UNKNOWN"),
         ("runc: error setting cgroup config for procHooks process: unable to set memory limit to 1000", "LIMIT_INVALID"),  # noqa: E501
@@ -94,6 +99,9 @@ SAID: dict[str, list[tuple[str, str]]] = {
         ("can only create exec sessions on running containers: container state improper", "NOT_RUNNING"),
         ('"/x" could not be found on container abc: no such file or directory', "NOT_FOUND"),
         ('cannot set up namespace using "/usr/bin/newuidmap": exit status 1', "ROOTLESS_LIMITED"),
+        ("runc create failed: unable to start container process: unable to setup user: invalid argument", "ROOTLESS_LIMITED"),  # noqa: E501
+        ("can not pause containers on rootless containers with cgroup V1: this container does not have a cgroup", "ROOTLESS_LIMITED"),  # noqa: E501
+        ("setting up Pasta: pasta failed with exit code 1: Failed to open() /dev/net/tun: Permission denied", "NETWORK_UNAVAILABLE"),  # noqa: E501
         ("runc create failed: error setting rlimits for ready process: error setting rlimit type 7", "ENGINE_LIMITED"),
         ("crun: cgroups in hybrid mode not supported: OCI runtime error", "ENGINE_BROKEN"),
     ],

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from dibs.backends.engines.device_injection import decide
 from dibs.backends.engines.facts import Facts, mount_table
-from dibs.backends.engines.passing import decide
 from dibs.backends.port import GrantedDevice
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices.model import Attachment, DeviceId

@@ -229,10 +229,10 @@ s.receive()
 
 
 def test_an_overdue_one_is_known_even_without_its_keeper(bench: Bench) -> None:
-    from dibs.backends.engines import keeping
+    from dibs.backends.engines import ttl
 
     handle = bench.start("sleep", "1000", ttl_seconds=3600.0)
-    keeper = keeping.keeper_of(Path(handle.folder))
+    keeper = ttl.keeper_of(Path(handle.folder))
     assert keeper is not None
     assert not bench.backend.overdue(handle)
     assert bench.backend.overdue(handle, boottime() + 3601)

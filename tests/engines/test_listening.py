@@ -14,7 +14,7 @@ from tests.engines.conftest import PATIENCE, Bench
 from dibs.request.spec import parse_spec
 from dibs.workloads import dispatcher
 from dibs.workloads.dispatcher import Dispatcher
-from dibs.workloads.listening import EVERYTHING, Listening
+from dibs.workloads.engine_events import EVERYTHING, Listening
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 

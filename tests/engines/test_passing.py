@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dibs.backends.engines.device_injection import decide
 from dibs.backends.engines.external import holder_of
 from dibs.backends.engines.facts import Facts, podman_spec_dirs
 from dibs.backends.engines.images import qualified, tagged
-from dibs.backends.engines.passing import decide
 from dibs.backends.engines.states import exit_of, seconds
 from dibs.backends.port import ExitReason, GrantedDevice
 from dibs.cdi.spec import ContainerEdits, DeviceNode, Hook

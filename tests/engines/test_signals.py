@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dibs.backends.engines import looking
+from dibs.backends.engines import process_view
 
 BLOCKS_LATER = """
 import signal, sys
@@ -30,7 +30,7 @@ def blocked(pid: int) -> bool:
 
 def sleeping_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
     """Only there: `subprocess`, which these tests use too, sleeps as it always does."""
-    monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(process_view, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
 
 
 def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytes
         waits.append(seconds)
 
     sleeping_with(monkeypatch, go_on)
-    looking.await_init(child.pid)
+    process_view.await_init(child.pid)
     assert waits
     assert blocked(child.pid)
     child.communicate("\n", timeout=60)
@@ -60,7 +60,7 @@ def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytes
 def test_whoever_is_gone_is_not_waited_for() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    looking.await_init(child.pid)
+    process_view.await_init(child.pid)
 
 
 # Docker's init does so: all signals are blocked, and waited for.
@@ -81,7 +81,7 @@ def test_an_init_that_waits_for_signals_minds_them(monkeypatch: pytest.MonkeyPat
         pass
     waits: list[float] = []
     sleeping_with(monkeypatch, waits.append)
-    looking.await_init(child.pid)
+    process_view.await_init(child.pid)
     assert not waits
     child.terminate()
     child.communicate(timeout=60)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dibs.backends.engines.together import Together
+from dibs.backends.engines.singleflight import Together
 
 
 class Door:

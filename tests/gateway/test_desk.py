@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from dibs.backends.installed import declared
 from dibs.errors import Busy, DibsError, InvalidRequest
-from dibs.gateway.desk import Desk
+from dibs.gateway.admission_queue import Desk
 from dibs.gateway.threads import Pool
 from dibs.home import Home
 from dibs.request.spec import parse_spec
 from dibs.sandbox import SandboxState
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.service import Workloads
+
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -27,6 +31,15 @@ def pool(eight_gpus: Home) -> Iterator[Pool]:
     with Workloads(eight_gpus) as service:
         for row in service.sandboxes():
             service.ledger.end(row.id, SandboxState.EXITED, exit=None, reason="never made")
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """A desk that forgets who asks would let them wait for ever."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(main, PATIENCE)
+
+    asyncio.run(bounded())
 
 
 class Counter:
@@ -45,7 +58,7 @@ class Counter:
             self.threads.setdefault(name, []).append(threading.get_ident())
             if slow:
                 self.first.set()
-                self.go.wait()
+                self.go.wait(PATIENCE)
             return Asking(workloads=workloads, spec=parse_spec({"name": name, **words}), idempotency_key=key)
 
         def show(asking: Asking, admitted: Admitted) -> str:
@@ -66,7 +79,7 @@ def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool)
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, gpu=1, backend="local"))
-        await asyncio.to_thread(counter.first.wait)
+        await asyncio.to_thread(counter.first.wait, PATIENCE)
         others = [asyncio.create_task(counter.ask(f"n{number}", gpu=1, backend="local")) for number in range(9)]
         await asyncio.sleep(0)
         assert not counter.submitted
@@ -79,7 +92,7 @@ def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool)
                 await other
             assert caught.value.__notes__ == ["worded"]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> None:
@@ -94,11 +107,12 @@ def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> No
         assert counter.worded == 1  # what cannot be read is not a refusal
         assert all(len(counter.threads[f"n{number}"]) == 1 for number in range(4))  # nobody is asked twice
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.workloads.admission.ENGINES", ("fake",))
+    asks = msgspec.structs.replace(declared("fake"), inspects_images=True)
+    monkeypatch.setattr("dibs.workloads.admission.declared", lambda name: asks if name == "fake" else declared(name))
 
     async def main() -> None:
         counter = Counter(pool)
@@ -108,7 +122,7 @@ def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypat
         assert len(counter.threads["engine"]) == 2  # heard in line, then read again where it is served
         assert len(counter.threads["here"]) == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_would_get_a_container_because_nothing_else_will_do_is_served_beside_the_line(pool: Pool) -> None:
@@ -118,14 +132,14 @@ def test_who_would_get_a_container_because_nothing_else_will_do_is_served_beside
         await asyncio.gather(*asked, return_exceptions=True)
         assert [len(counter.threads[name]) for name in ("image", "plain", "local")] == [2, 1, 1]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_goes_away_while_he_waits_leaves_the_others_alone(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
-        await asyncio.to_thread(counter.first.wait)
+        await asyncio.to_thread(counter.first.wait, PATIENCE)
         gone = asyncio.create_task(counter.ask("gone", backend="local"))
         stays = asyncio.create_task(counter.ask("stays", backend="local"))
         await asyncio.sleep(0)
@@ -134,7 +148,7 @@ def test_who_goes_away_while_he_waits_leaves_the_others_alone(pool: Pool) -> Non
         assert await first in counter.submitted
         assert await stays in counter.submitted
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
@@ -144,14 +158,14 @@ def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
         answers = await asyncio.gather(counter.ask("a"), counter.ask("b"), return_exceptions=True)
         assert [getattr(answer, "code", answer) for answer in answers] == ["STOPPING", "STOPPING"]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_waits_is_counted_until_he_has_his_answer(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
-        await asyncio.to_thread(counter.first.wait)
+        await asyncio.to_thread(counter.first.wait, PATIENCE)
         wrong = asyncio.create_task(counter.ask("second", gpu="1.5"))
         gone = asyncio.create_task(counter.ask("third", backend="local"))
         await asyncio.sleep(0)
@@ -164,7 +178,7 @@ def test_who_waits_is_counted_until_he_has_his_answer(pool: Pool) -> None:
         await asyncio.wait([gone])
         assert counter.desk.waiting == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_was_admitted_before_is_shown_again_and_not_submitted_again(pool: Pool) -> None:
@@ -174,14 +188,14 @@ def test_what_was_admitted_before_is_shown_again_and_not_submitted_again(pool: P
         assert ids[0] == ids[1]
         assert counter.submitted == ids[:1]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_two_who_ask_at_once_with_one_key_get_one_sandbox(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
-        await asyncio.to_thread(counter.first.wait)
+        await asyncio.to_thread(counter.first.wait, PATIENCE)
         both = [asyncio.create_task(counter.ask("once", backend="local", key="k")) for _ in range(2)]
         await asyncio.sleep(0)
         counter.go.set()
@@ -189,7 +203,7 @@ def test_two_who_ask_at_once_with_one_key_get_one_sandbox(pool: Pool) -> None:
         assert ids[1] == ids[2]
         assert counter.submitted == ids[:2]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_answer_that_cannot_be_shown_is_an_error_for_its_sender_alone(pool: Pool) -> None:
@@ -201,7 +215,7 @@ def test_an_answer_that_cannot_be_shown_is_an_error_for_its_sender_alone(pool: P
         assert [answers[0], answers[2]] == [counter.submitted[0], counter.submitted[2]]
         assert len(counter.submitted) == 3  # it was admitted all the same
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("many", [1, 2])
@@ -221,4 +235,4 @@ def test_an_error_that_is_no_refusal_is_not_worded_as_one(
             assert not hasattr(answer, "__notes__")
         assert counter.submitted == []
 
-    asyncio.run(main())
+    run(main())

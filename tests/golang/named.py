@@ -65,7 +65,7 @@ def named(text: str, what: str, ours: Answer, theirs: Answer, again: Callable[[]
         return "internal errors"
     if _all(ours, theirs, lambda mine, their: "timestamp overflow" in _problem(mine)) and "get" in text:
         return "last day"
-    if _of_quantities(text, "add", "sub") and _only_fails_there(ours, theirs):
+    if _of_quantities(text, "add", "sub") and (_only_fails_there(ours, theirs) or _never_equal_there(text, theirs)):
         return "computed quantities"
     if what == "cost" and _of_quantities(text, "add", "sub") and re.search(r"[!=]=| in ", text):
         return "computed quantities"
@@ -96,6 +96,12 @@ def _quantities(text: str, ours: Answer, theirs: Answer) -> bool:
 def _only_fails_there(ours: Answer, theirs: Answer) -> bool:
     """Whether every value that differs is an error there, of operands that cannot be compared."""
     return _all(ours, theirs, lambda mine, their: _problem(their) == "no such overload")
+
+
+def _never_equal_there(text: str, theirs: Answer) -> bool:
+    """Whether the expression is a single `!=` of two quantities, which is true there however large they are."""
+    computed = re.fullmatch(r"[^!=<>&|?]+ != [^!=<>&|?]+\.(add|sub)\([^!=<>&|?]*\)", text)
+    return computed is not None and all(value[0] in ("bool:true", "error") for value in theirs["values"])
 
 
 def _all(ours: Answer, theirs: Answer, holds: Callable[[Value, Value], bool]) -> bool:

@@ -17,8 +17,15 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.engines.installing import CannotInstall, mirror
+from tests.jobs.submitting import objects, replicated, runtime
+
+from dibs.workloads.jobs.model import Objects
+
+Json = dict[str, Any]
+IMAGE = "localhost/dibs-frameworks:1"
 
 # Its launcher trips over Python 3.11 unless these are set: an enumeration of flags is printed in another way there.
 TORCH_ENV = {"PET_REDIRECTS": "1", "PET_TEE": "1"}
@@ -42,14 +49,14 @@ def install() -> Path:
     root = folder / "root"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            _make(root, folder)
-            (folder / "complete").touch()
+        for step, make in (("debian", _make_root), ("complete", _add_jax)):
+            if not (folder / step).exists():
+                make(root, folder / "install.log")
+                (folder / step).touch()
     return root
 
 
-def _make(root: Path, folder: Path) -> None:
-    log = folder / "install.log"
+def _make_root(root: Path, log: Path) -> None:
     if shutil.which("debootstrap") is None:
         _run("apt-get", "-q", "update", log=log)
         _run("apt-get", "install", "-yq", "--no-install-recommends", "debootstrap", log=log)
@@ -63,7 +70,6 @@ def _make(root: Path, folder: Path) -> None:
     _run(
         "unshare", "--mount", "--propagation", "private", "chroot", str(root), "/bin/sh", "-c", inside, log=log
     )  # fmt: skip
-    _run(sys.executable, "-m", "pip", "install", "-q", "--target", f"{root}{JAX_PATH}", "jax", log=log)
     # What Debian keeps behind alternatives in /etc would dangle in an image that has an /etc of its own.
     for path in (root / "usr").rglob("*"):
         if path.is_symlink() and os.readlink(path).startswith("/etc/alternatives/"):
@@ -71,6 +77,23 @@ def _make(root: Path, folder: Path) -> None:
             path.unlink()
             path.symlink_to(target)
     shutil.rmtree(root / "var/cache/apt", ignore_errors=True)
+
+
+def _add_jax(root: Path, log: Path) -> None:
+    _run(*_installer(), "install", "-q", "--target", f"{root}{JAX_PATH}", "jax", log=log)
+
+
+def _installer() -> tuple[str, ...]:
+    """pip of this environment; one that uv has made comes without."""
+    same = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for words in ((sys.executable, "-m", "pip"), ("uv", "pip"), (f"/usr/bin/{same}", "-m", "pip")):
+        try:
+            done = subprocess.run([*words, "--help"], capture_output=True, check=False)
+        except FileNotFoundError:
+            continue
+        if done.returncode == 0:
+            return words
+    raise CannotInstall("there is neither pip nor uv to install JAX with")
 
 
 def skeleton(folder: Path) -> Path:
@@ -85,6 +108,9 @@ def skeleton(folder: Path) -> Path:
     (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n")
     (folder / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (folder / "etc/nsswitch.conf").write_text("hosts: files dns\n")
+    (folder / "etc/ssh").mkdir(exist_ok=True)
+    (folder / "etc/ssh/ssh_config").write_text("Host *\n    StrictHostKeyChecking no\n    LogLevel ERROR\n")
+    (folder / "etc/ssh/sshd_config").write_text("PermitRootLogin yes\n")
     return folder
 
 
@@ -95,6 +121,24 @@ def skeleton_tar(folder: Path) -> Path:
         for name in sorted(os.listdir(folder)):
             tar.add(folder / name, name)
     return path
+
+
+def training(programs: Path, policy: str, command: list[str], env: dict[str, str], pod: Json | None = None) -> Objects:
+    """A job of two nodes with two GPUs each; `programs`: where the frameworks and the examples are on its host."""
+    volumes = [
+        {"name": "usr", "hostPath": {"path": f"{programs}/usr"}},
+        {"name": "work", "hostPath": {"path": f"{programs}/examples"}},
+    ]
+    mounts = [
+        {"name": "usr", "mountPath": "/usr", "readOnly": True},
+        {"name": "work", "mountPath": "/programs", "readOnly": True},
+    ]
+    made = runtime(
+        replicated(pod={"volumes": volumes, **(pod or {})}, volumeMounts=mounts), policy={"numNodes": 1, policy: {}}
+    )
+    del made["metadata"]["annotations"]
+    trainer = {"image": IMAGE, "env": [{"name": name, "value": value} for name, value in env.items()]}
+    return objects(command, runtime=made, nodes=2, gpus=2, trainer=trainer)
 
 
 def _run(*command: str, log: Path) -> None:

@@ -6,16 +6,21 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.engines import shared
+from tests.engines.images import REFERENCE
+from tests.engines.whole.house import House
 from tests.jobs.submitting import objects, options, removed
 
 from dibs.home import Home
 from dibs.ledger.jobs import JobBook
 from dibs.process import absent
-from dibs.workloads.jobs.keeping import Drivers
-from dibs.workloads.jobs.model import Job
+from dibs.workloads.jobs.keepers import Drivers
+from dibs.workloads.jobs.model import Job, Options
 from dibs.workloads.jobs.service import Jobs
 from dibs.workloads.service import Workloads
 
@@ -42,9 +47,23 @@ POINTS = [
     ("before", "JobBook", "move", 4),
     ("after", "JobBook", "move", 4),
 ]
+# An engine goes on with what it was asked for when the asker is killed; the first two of these find most.
+ENGINE_POINTS = [
+    ("after", "EngineBackend", "create", 1),
+    ("before", "Ledger", "group", 1),
+    ("before", "EngineBackend", "create", 2),
+    ("after", "EngineBackend", "create", 2),
+    ("before", "EngineBackend", "start", 1),
+    ("after", "EngineBackend", "start", 1),
+    ("after", "JobBook", "move", 1),
+    ("after", "JobBook", "move", 2),
+    ("after", "JobBook", "move", 3),
+]
+SOAK = bool(os.environ.get("DIBS_SOAK"))
 
 SCRIPT = """
 import itertools, os, signal, sys
+from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.local.backend import LocalBackend
 from dibs.ledger.jobs import JobBook
 from dibs.ledger.store import Ledger
@@ -54,7 +73,7 @@ from dibs.workloads.jobs.service import Jobs
 from dibs.workloads.service import Workloads
 import msgspec
 when, where, verb, number, attended = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "1"
-kind = {"JobBook": JobBook, "Ledger": Ledger, "LocalBackend": LocalBackend}[where]
+kind = {"JobBook": JobBook, "Ledger": Ledger, "LocalBackend": LocalBackend, "EngineBackend": EngineBackend}[where]
 real, calls = getattr(kind, verb), itertools.count(1)
 def deadly(*args, **kwargs):
     mine = next(calls)  # ranks are made at the same time
@@ -72,12 +91,18 @@ with Workloads() as service:
 """
 
 
-def killed(home: Home, work: Path, command: list[str], point: tuple[str, str, str, int], *, attended: bool) -> None:
+def killed(
+    home: Home, work: Path, command: list[str], point: tuple[str, str, str, int], *, attended: bool, engine: str = ""
+) -> None:
     import msgspec
 
     from dibs.workloads.jobs.model import JobSpec
 
-    spec = JobSpec(objects(command, gpus=4), msgspec.structs.replace(options(), workdir=str(work)))
+    if engine:
+        what = objects(command, gpus=2, trainer={"image": REFERENCE})
+        spec = JobSpec(what, Options(backend=engine))
+    else:
+        spec = JobSpec(objects(command, gpus=4), msgspec.structs.replace(options(), workdir=str(work)))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *map(str, point), str(int(attended))],
         input=msgspec.json.encode(spec), cwd=work, env={**os.environ, "DIBS_HOME": str(home.state)},
@@ -158,3 +183,44 @@ def test_a_gateway_goes_on_with_what_another_had_accepted(
         job = jobs.get("demo")
         assert (job.state, job.status.attempt) == ("complete", 1)
         assert service.leases() == []
+
+
+@pytest.fixture(params=["docker", "podman"])
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    engine = shared.engine(request.param)
+    if isinstance(engine, str):
+        pytest.skip(f"{request.param} is not here: {engine}")
+    if not engine.answers():
+        engine.start()
+    found = House(engine, engine.home)
+    found.world("4", model="H100")
+    yield found
+    found.service.close()
+
+
+@pytest.mark.parametrize("point", ENGINE_POINTS if SOAK else ENGINE_POINTS[:2], ids=lambda one: "-".join(map(str, one)))
+def test_on_an_engine_a_job_whose_driver_was_killed_is_finished_by_another_process(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str, str, int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DIBS_HOME", str(house.home.state))
+    command = ["sh", "-c", "echo $DIBS_RANK $DIBS_GPU_COUNT"]
+    killed(house.home, tmp_path, command, point, attended=False, engine=house.kind)
+    service = house.again()
+    jobs = Jobs(service)
+    job = ended(jobs)
+    assert job.state == "complete", (job.status, jobs.events(job.id))
+    assert sorted(one.record.data.decode() for one in jobs.logs(job.id)) == ["0 2\n", "1 2\n"]
+    assert (service.leases(), service.queue(), service.sandboxes()) == ([], [], [])
+    removed(service, job)
+    until = time.monotonic() + PATIENCE
+    while left := _containers(house):
+        assert time.monotonic() < until, left
+        service.sandboxes()  # any dibs looks for what an engine made after its asker was killed
+        time.sleep(0.2)
+
+
+def _containers(house: House) -> list[str]:
+    """What the engine itself has of this home."""
+    found: list[Any] = house.engine.containers()
+    return [str(one["Id"]) for one in found if (one["Labels"] or {}).get("dibs.home") == str(house.home.state)]

@@ -1,4 +1,4 @@
-"""Real torchrun and real JAX, two ranks, the same objects on every backend. Only the devices are simulated."""
+"""Real torchrun, JAX and MPI on two nodes, the same objects on every backend. Only the devices are simulated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tests.engines import shared
 from tests.engines.installing import CannotInstall
 from tests.engines.running import Engine
 from tests.jobs import frameworks
+from tests.jobs.frameworks import IMAGE, training
 from tests.jobs.submitting import driven, objects, removed, replicated, runtime
 
 from dibs.devices.simulated import parse_world, simulate
+from dibs.errors import Unsupported
 from dibs.home import Home
 from dibs.workloads.jobs.model import Job, Objects, Options
 from dibs.workloads.jobs.service import Jobs
 from dibs.workloads.service import Workloads
 
 Json = dict[str, Any]
-IMAGE = "localhost/dibs-frameworks:1"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "train"
 
 
@@ -82,21 +83,6 @@ def load_image(engine: Engine, tar: Path) -> None:
     assert status == 200, answer
 
 
-def training(programs: Path, policy: str, command: list[str], env: dict[str, str]) -> Objects:
-    volumes = [
-        {"name": "usr", "hostPath": {"path": f"{programs}/usr"}},
-        {"name": "work", "hostPath": {"path": f"{programs}/examples"}},
-    ]
-    mounts = [
-        {"name": "usr", "mountPath": "/usr", "readOnly": True},
-        {"name": "work", "mountPath": "/programs", "readOnly": True},
-    ]
-    made = runtime(replicated(pod={"volumes": volumes}, volumeMounts=mounts), policy={"numNodes": 1, policy: {}})
-    del made["metadata"]["annotations"]
-    trainer = {"image": IMAGE, "env": [{"name": name, "value": value} for name, value in env.items()]}
-    return objects(command, runtime=made, nodes=2, gpus=2, trainer=trainer)
-
-
 def run(service: Workloads, kind: str, what: Objects) -> tuple[Job, str]:
     job = driven(service, Jobs(service).submit(what, Options(backend=kind)))
     said = "".join(
@@ -136,3 +122,59 @@ def test_jax_on_two_processes(place: tuple[str, Workloads], programs: Path) -> N
         assert f"rank {rank} of 2: gather gives 1," in said
         assert f"rank {rank}: y = 3.00 x + 1.00" in said
     check_devices(job, said, 1)
+
+
+# A node that can be reached: keys of its own, and what dibs says of its devices for those who come by ssh.
+REACHED = """
+mkdir -p /run/sshd
+ssh-keygen -q -t ed25519 -N '' -f /tmp/host_key
+exec /usr/sbin/sshd -De -h /tmp/host_key -o SetEnv=DIBS_GPUS="$DIBS_GPUS" -o UsePAM=no
+"""
+
+
+def mpi(programs: Path) -> Objects:
+    volumes = [
+        {"name": "usr", "hostPath": {"path": f"{programs}/usr"}},
+        {"name": "work", "hostPath": {"path": f"{programs}/examples"}},
+    ]
+    mounts = [
+        {"name": "usr", "mountPath": "/usr", "readOnly": True},
+        {"name": "work", "mountPath": "/programs", "readOnly": True},
+    ]
+    node = replicated("node", "", pod={"volumes": volumes}, volumeMounts=mounts, command=["sh", "-c", REACHED])
+    launcher = replicated(
+        "launcher", pod={"volumes": volumes}, volumeMounts=mounts, depends={"name": "node", "status": "Ready"}
+    )
+    for one in (node, launcher):
+        one["template"]["spec"]["template"]["spec"]["containers"][0]["image"] = IMAGE
+    policy = {"numNodes": 1, "mpi": {"runLauncherAsNode": True, "sshAuthMountPath": "/root/.ssh"}}
+    made = runtime(
+        node, launcher, policy=policy, successPolicy={"operator": "All", "targetReplicatedJobs": ["launcher"]}
+    )
+    del made["metadata"]["annotations"]
+    variables = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONUNBUFFERED": "1",
+        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    }  # fmt: skip
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    return objects(["mpirun", "python3", "/programs/mpi_line.py"], runtime=made, nodes=2, gpus=2, trainer={"env": env})
+
+
+def test_mpirun_on_two_nodes_with_a_process_for_each_device(place: tuple[str, Workloads], programs: Path) -> None:
+    kind, service = place
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("there is no ssh-keygen here to make a job's keys with")
+    if kind == "local":
+        with pytest.raises(Unsupported) as refused:
+            Jobs(service).submit(mpi(programs), Options(backend=kind))
+        assert refused.value.problems[0].code == "MPI_NEEDS_ADDRESSES"
+        return
+    job, said = run(service, kind, mpi(programs))
+    assert job.state == "complete", (job.status.conditions, said)
+    assert job.status.processes == 2
+    used = {rank.name: ",".join(rank.devices) for rank in job.ranks}
+    for number in range(4):
+        assert f"rank {number}: y = 3.00 x + 1.00" in said
+    for name, devices in used.items():
+        assert said.count(f"of 4 on {name}: all-reduce gives 6, devices {devices}") == 2, said
+    assert len(set(",".join(used.values()).split(","))) == 4

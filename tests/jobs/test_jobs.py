@@ -74,6 +74,36 @@ def test_a_job_that_cannot_be_had_now_waits_as_a_whole(service: Workloads, jobs:
     assert service.queue() == []
 
 
+def test_a_large_job_in_front_is_not_starved_by_small_ones_that_came_later(service: Workloads, jobs: Jobs) -> None:
+    """Two cards are free, and a job of one fits; they are kept for the one that came first and needs all."""
+    holder = driven(service, submitted(service, objects(name="holder", nodes=3, gpus=2)), "running")
+    large = _looked(service, submitted(service, objects(["true"], name="large", nodes=4, gpus=2)), iter(range(3)))
+    small = _looked(service, submitted(service, objects(["true"], name="small", nodes=1, gpus=1)), iter(range(3)))
+    assert (large.state, small.state) == ("queued", "queued")
+    assert [ticket.sandbox_id for ticket in service.queue()] == [large.id, small.id]
+    removed(service, holder)
+    small = _looked(service, small, iter(range(3)))
+    assert small.state == "queued"  # all eight are free, and it is not its turn
+    large = driven(service, large, "running")
+    assert sum(len(rank.devices) for rank in large.ranks) == 8
+    assert driven(service, large).state == "complete"
+    assert driven(service, small).state == "complete"
+
+
+def test_two_jobs_that_each_need_more_than_half_never_hold_a_part_of_it(service: Workloads, jobs: Jobs) -> None:
+    """Both wait for the same cards; whichever is served has all of its own, and the other none."""
+    holder = driven(service, submitted(service, objects(name="holder", nodes=1, gpus=4)), "running")
+    one = _looked(service, submitted(service, objects(["true"], name="one", nodes=3, gpus=2)), iter(range(3)))
+    two = _looked(service, submitted(service, objects(["true"], name="two", nodes=3, gpus=2)), iter(range(3)))
+    assert len(service.leases()) == 1
+    removed(service, holder)
+    one = driven(service, one, "running")
+    two = _looked(service, two, iter(range(3)))
+    assert (one.state, two.state) == ("running", "queued")
+    assert not any(rank.devices for rank in two.ranks)
+    assert [driven(service, job).state for job in (one, two)] == ["complete", "complete"]
+
+
 def _looked(service: Workloads, job: Job, looks: Iterator[int]) -> Job:
     from dibs.workloads.jobs.driver import Driver
 

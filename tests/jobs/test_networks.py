@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.jobs.submitting import driven, objects, options, removed
+from tests.jobs.submitting import driven, objects, options, removed, row_of
 
+from dibs.devices.simulated import parse_world, simulate
+from dibs.home import Home
 from dibs.train import shipped
 from dibs.workloads.jobs import ports
+from dibs.workloads.jobs.driver import Driver
 from dibs.workloads.jobs.model import Job, Objects
 from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.networks import able
 from dibs.workloads.service import Workloads
 
 # Rank 0 answers once, the other asks it by its name; both say where they were.
@@ -76,9 +81,31 @@ def test_two_jobs_on_the_hosts_network_have_ports_of_their_own(service: Workload
     assert first.status.port != second.status.port
 
 
+def test_jobs_of_two_users_have_ports_of_their_own_before_either_listens(
+    service: Workloads, jobs: Jobs, tmp_path: Path
+) -> None:
+    """Each user has a ledger of their own, and a rank that has just been started does not listen yet."""
+    home = Home(state=tmp_path / "other", config=tmp_path / "other" / "config").make()
+    simulate(home, parse_world("2"))
+    first = jobs.submit(objects(name="first"), options(network="host"))
+    chosen: list[int] = []
+
+    def while_it_runs() -> bool:
+        if jobs.get(first.id).state != "running":
+            return False
+        with Workloads(home) as other:
+            second = driven(other, Jobs(other).submit(objects(), options(network="host")), "running")
+            chosen.extend((jobs.get(first.id).status.port, second.status.port))
+            removed(other, second)
+        return True
+
+    Driver(service, row_of(service, first)).run(while_it_runs)
+    assert len(set(chosen)) == 2
+
+
 @pytest.mark.root
 def test_in_a_private_network_ranks_meet_and_the_host_does_not_see_them(service: Workloads, jobs: Jobs) -> None:
-    if not service.registry.get("local").can_network("private").ok:
+    if not able(service.registry.get("local"), "private").ok:
         pytest.skip("neither pasta nor slirp4netns is here")
     job = driven(service, jobs.submit(meeting(), options(network="private")))
     assert job.state == "complete", (job.status.conditions, said(jobs, job))

@@ -76,8 +76,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     yield from begin(home, folder, "python", settings)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """For one test: the engine's home is that of all tests of the engine, so no gateway may stay there."""
     found = shared.engine("docker")
     if isinstance(found, str):
         pytest.skip(f"docker is not here: {found}")

@@ -185,7 +185,7 @@ def test_what_was_booked_is_told_as_it_is_kept(home: Home) -> None:
 
 
 def test_only_the_newest_events_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.ledger.books.KEEP_EVENTS", 5)
+    monkeypatch.setattr("dibs.ledger.base.KEEP_EVENTS", 5)
     with Ledger(home) as ledger:
         for number in range(20):
             row = book(ledger, device(f"gpu-{number}"))

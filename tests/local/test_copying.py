@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.local.bench import Bench, to_the_end
 
-from dibs.backends.local import entering
+from dibs.backends.local import enter_client
 from dibs.backends.port import Handle
 from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound
 
@@ -184,7 +184,7 @@ def test_a_copy_that_the_sandbox_stops_is_given_up(
     bench: Bench, handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The helper is a process of the sandbox, and anybody in there may stop it: no thread waits for it for ever."""
-    monkeypatch.setattr(entering, "SILENCE", 2.0)
+    monkeypatch.setattr(enter_client, "SILENCE", 2.0)
     say(bench, handle, "head -c 50000000 /dev/zero > /tmp/in/big")
     pieces = bench.backend.copy_out(handle, "/tmp/in/big")
     next(pieces)

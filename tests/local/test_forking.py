@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 from tests.local.bench import ENV, PATIENCE, Bench, orphans_stay_unburied, text_until, to_the_end
 
-from dibs.backends.local import kernel, zygote
+from dibs.backends.local import fork_client, kernel
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Phase
 
@@ -28,11 +28,11 @@ def forked(make_folder: Callable[[], Path]) -> Iterator[Bench]:
         pytest.skip(f"no bubblewrap here: {capability.reason}")
     yield bench
     bench.close()
-    zygote.end()
+    fork_client.end()
 
 
 def server() -> int:
-    found = zygote._mine.zygote
+    found = fork_client._mine.zygote
     assert found is not None
     return found.pid
 
@@ -88,9 +88,9 @@ def test_one_that_was_killed_is_replaced_and_its_sandboxes_live_on(forked: Bench
 def test_it_is_gone_with_its_owner(make_folder: Callable[[], Path], end: str) -> None:
     script = f"""
 import os, select, signal, sys
-from dibs.backends.local import zygote
-zygote.start("enter")
-print(zygote._mine.zygote.pid, flush=True)
+from dibs.backends.local import fork_client
+fork_client.start("enter")
+print(fork_client._mine.zygote.pid, flush=True)
 if os.fork() == 0:
     hung_up = select.poll()  # a child of the owner that outlives it, until the test lets it go, holds nothing up
     hung_up.register(0, 0)
@@ -143,7 +143,7 @@ def test_a_shim_is_alone_in_its_session_and_shares_its_memory(forked: Bench) -> 
 
 
 def test_what_the_owner_has_in_its_environment_is_not_inherited(forked: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    zygote.end()
+    fork_client.end()
     monkeypatch.setenv("SECRET_OF_THE_OWNER", "x")
     handle = forked.start("env", env={**ENV, "A": "b"})
     assert forked.backend.wait(handle, PATIENCE).exit is not None

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.local.bench import PATIENCE, Bench, text_until, to_the_end
 
-from dibs.backends.local import consumption, shim_client, wire
+from dibs.backends.local import shim_client, usage, wire
 from dibs.backends.port import Exit, ExitReason, Handle, Limits, Mount, Output, Phase
 from dibs.errors import BackendUnavailable, InvalidRequest, NotFound, Unsupported
 from dibs.process import absent
@@ -119,7 +119,7 @@ def test_without_a_group_the_processes_are_counted(bench: Bench) -> None:
 def test_the_files_of_both_versions_are_understood(tmp_path: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert consumption._by_groups([str(tmp_path)]) == (2.5, 2500)
+    assert usage._by_groups([str(tmp_path)]) == (2.5, 2500)
 
 
 # --- leftovers

@@ -17,7 +17,7 @@ import pytest
 from tests.local.bench import PATIENCE, Bench, simulated, to_the_end
 
 from dibs.backends.local import bubblewrap, kernel, keyring, masks, seccomp, syscalls
-from dibs.backends.local.private import Mount, elsewhere, parse
+from dibs.backends.local.hidden_paths import Mount, elsewhere, parse
 from dibs.backends.port import Limits
 from dibs.backends.port import Mount as Asked
 from dibs.cdi.spec import Hook
@@ -179,7 +179,7 @@ def test_paths_that_lead_to_a_folder_are_found(tmp_path: Path) -> None:
 
 SEEN = """
 import os, sys
-from dibs.backends.local.private import elsewhere, parse
+from dibs.backends.local.hidden_paths import elsewhere, parse
 print(*elsewhere(sys.argv[1], parse(open("/proc/self/mountinfo").read())))
 """
 

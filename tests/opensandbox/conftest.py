@@ -1,7 +1,7 @@
 """One gateway for all tests of OpenSandbox's clients, with eight simulated GPUs, and a tenant's token for them.
 
-Backends: `local` always; `docker` and `podman` where real engines can be started (see tests/engines), else skipped with
-the reason.
+Backends: `local` always; `docker` and `podman` where real engines can be started (see tests/engines), `kubernetes`
+where a real cluster with nodes can (see tests/cluster), else skipped with the reason.
 
 A whole life is driven by each client on each backend. `local` is gone through directly and through the server's proxy;
 each engine one way round, and the other way round with DIBS_SOAK=1: how a client reaches the gateway is
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,19 @@ from typing import Any
 import msgspec
 import pytest
 from opensandbox.config.connection_sync import ConnectionConfigSync
+from tests.cluster import images as cluster_images
+from tests.cluster import shared as clusters
+from tests.cluster.node_driver import NVIDIA, NodeProcess
+from tests.cluster.place import Place as Namespace
 from tests.engines import images, shared
 from tests.gateway.conftest import RunningGateway, end_all
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
+from dibs.kube import client as kube
 from dibs.ledger.store import Ledger
 
+PERSISTENT_VOLUMES = kube.Resource("v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 TENANTS = """
 [tenants.team-a]
 [tenants.team-b]
@@ -102,8 +109,9 @@ class Place(msgspec.Struct):
 
 
 def _place(home: Home, folder: Path, backend: str, image: str, settings: str) -> Iterator[Place]:
-    simulate(home, parse_world("8", model="H100"))
-    gateway = RunningGateway(home, folder, settings=settings + TENANTS, env={"SECRET_OF_THE_GATEWAY": "sesame"}).start()
+    gateway = RunningGateway(
+        home, folder, settings=settings + TENANTS, env={"SECRET_OF_THE_GATEWAY": "sesame", "PYTHONFAULTHANDLER": "1"}
+    ).start()
     try:
         yield Place(
             gateway=gateway,
@@ -128,35 +136,100 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     shared = folder / "shared"
     shared.mkdir()
     settings = f'[mounts]\nallow = ["{shared}"]\n'
-    yield from _place(Home(state=root, config=root / "config").make(), folder, "local", "host", settings)
+    simulate(home := Home(state=root, config=root / "config").make(), parse_world("8", model="H100"))
+    yield from _place(home, folder, "local", "host", settings)
 
 
 def _engine_place(kind: str, folder: Path) -> Iterator[Place]:
+    """For the tests of one file: the engine's home is that of all its tests, so no gateway may stay there."""
     found = shared.engine(kind)
     if isinstance(found, str):
         pytest.skip(f"{kind} is not here: {found}")
     home = Home(state=found.home, config=found.home / "config").make()
+    simulate(home, parse_world("8", model="H100"))
     settings = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
     yield from _place(home, folder, kind, images.REFERENCE, settings)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     yield from _engine_place("docker", tmp_path_factory.mktemp("opensandbox-docker"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     yield from _engine_place("podman", tmp_path_factory.mktemp("opensandbox-podman"))
 
 
+class ClusterPlace(msgspec.Struct):
+    """A namespace of a real cluster, whose node-a has eight simulated GPUs, and a gateway that serves it."""
+
+    namespace: Namespace
+    driver: NodeProcess
+    gateway: Place
+
+    @contextmanager
+    def storage(self, claim: str) -> Iterator[None]:
+        """A gibibyte of node-a for a claim of this name. There is no provisioner: a person makes it."""
+        name = f"{self.namespace.namespace}-{claim}"
+        where = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": f"/var/lib/dibs-volumes/{name}", "type": "DirectoryOrCreate"},
+            "claimRef": {"namespace": self.namespace.namespace, "name": claim},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [where]}]}},
+        }
+        cluster = self.namespace.cluster
+        cluster.create(PERSISTENT_VOLUMES, {"metadata": {"name": name}, "spec": spec})
+        try:
+            yield
+        finally:
+            cluster.delete_all(kube.VOLUME_CLAIMS, self.namespace.namespace)
+            cluster.delete(PERSISTENT_VOLUMES, name)
+
+
+@pytest.fixture(scope="module")
+def cluster_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+    """The driver of the devices ends with the module: other tests start one of their own on the same node."""
+    running = clusters.nodes()
+    if isinstance(running, str):
+        pytest.skip(f"no Kubernetes nodes: {running}")
+    folder = tmp_path_factory.mktemp("opensandbox-kubernetes")
+    namespace = Namespace(running)
+    selector = {"cel": {"expression": f"device.driver == '{NVIDIA}'"}}
+    namespace.cluster.create(kube.CLASSES, {"metadata": {"name": NVIDIA}, "spec": {"selectors": [selector]}})
+    driver = NodeProcess(namespace, "node-a", folder, world="8")
+    driver.start()
+    home = Home(state=folder / "home", config=folder / "home/config").make()
+    settings = (
+        'backends = ["kubernetes"]\n[kubernetes]\npending = "2m"\n'
+        f'kubeconfig = "{running.kubeconfig()}"\nnamespace = "{namespace.namespace}"\n'
+    )
+    try:
+        with contextmanager(_place)(home, folder, "kubernetes", cluster_images.BUSYBOX, settings) as place:
+            yield ClusterPlace(namespace, driver, place)
+        namespace.empty()
+        namespace.until(lambda: not driver.records(), "all claims are given back", driver.said)
+    finally:
+        driver.clear()
+        namespace.cluster.delete(kube.CLASSES, NVIDIA)
+        namespace.clear()
+
+
+@pytest.fixture
+def kubernetes(cluster_place: ClusterPlace) -> Place:
+    return cluster_place.gateway
+
+
 # Who goes which way by default; async Python and the others go one way, sync Python the other.
-_WAYS = {"docker": "direct", "podman": "server-proxy"}
+_WAYS = {"docker": "direct", "podman": "server-proxy", "kubernetes": "direct"}
 _OTHER = {"direct": "server-proxy", "server-proxy": "direct"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the second way on engines, unless there is time for it."""
+    """Leave out the second way on engines, and a cluster's pods, unless there is time for it."""
     if os.environ.get("DIBS_SOAK"):
         return
     left_out = [item for item in items if isinstance(item, pytest.Function) and _spared(item)]
@@ -166,6 +239,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spared(item: pytest.Function) -> bool:
+    if "cluster_place" in item.fixturenames or "[kubernetes" in item.name:
+        return True  # pods take seconds to start and to end: with DIBS_SOAK=1
     if not {"anywhere", "proxy"} <= set(item.fixturenames) or not hasattr(item, "callspec"):
         return False
     params = item.callspec.params
@@ -188,7 +263,7 @@ def place(local: Place) -> Iterator[Place]:
     clear(local)
 
 
-@pytest.fixture(params=["local", "docker", "podman"])
+@pytest.fixture(params=["local", "docker", "podman", "kubernetes"])
 def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
     """As `place`, on every backend in turn."""
     found: Place = request.getfixturevalue(request.param)

@@ -90,12 +90,12 @@ def test_all_problems_are_told_at_once() -> None:
         extensions={"poolRef": "p", "dibs.wait": "soon", "what": "x"}, metadata={"opensandbox.io/x": "1"},
         platform={"os": "windows", "arch": "amd64"}, lifecycle={"preStart": {"command": "x"}},
         credentialProxy={"enabled": True}, networkPolicy={"egress": [{"action": "allow", "target": "x"}]},
-        volumes=[{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c"}}], entrypoint=[], secureAccess="yes",
+        volumes=[{"name": "v", "mountPath": "/v", "ossfs": {"bucket": "c"}}], entrypoint=[], secureAccess="yes",
     )  # fmt: skip
     assert {field for _, field in found} == {
         "image", "timeout", "resourceLimits.gpu", "resourceLimits.disk", "resourceLimits.memory", "env.A",
         "extensions.poolRef", "extensions.dibs.wait", "extensions.what", "metadata.opensandbox.io/x", "platform.os",
-        "lifecycle", "credentialProxy", "networkPolicy.egress", "volumes[0].pvc", "entrypoint", "secureAccess",
+        "lifecycle", "credentialProxy", "networkPolicy.egress", "volumes[0].ossfs", "entrypoint", "secureAccess",
     }  # fmt: skip
 
 

@@ -149,9 +149,13 @@ def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> Non
     for kind in ("logs", "inspect", "events", "summary"):
         osb("devops", kind, sandbox)
     assert sandbox in osb("devops", "inspect", sandbox).stdout
-    osb("sandbox", "pause", sandbox)
-    assert data(osb("sandbox", "get", sandbox, "-o", "json"))["status"]["state"] == "Paused"
-    osb("sandbox", "resume", sandbox)
+    if place.backend == "kubernetes":
+        said = osb("sandbox", "pause", sandbox, code=1)
+        assert "cannot be paused" in said.stdout + said.stderr
+    else:
+        osb("sandbox", "pause", sandbox)
+        assert data(osb("sandbox", "get", sandbox, "-o", "json"))["status"]["state"] == "Paused"
+        osb("sandbox", "resume", sandbox)
     assert "awake" in osb("command", "run", sandbox, "-o", "raw", "--", "echo", "awake").stdout
     osb("sandbox", "kill", sandbox)
     osb("sandbox", "get", sandbox, code=1)
@@ -175,5 +179,6 @@ def test_osb_takes_requests_from_a_file(anywhere: Place, osb: Osb, tmp_path: Pat
     (tmp_path / "request.json").write_text(json.dumps(body))
     made = data(osb("sandbox", "create", "--file", "request.json", "-o", "json"))
     info = data(osb("sandbox", "get", made["id"], "-o", "json"))
-    assert info["extensions"]["dibs.models"] == "H100"
+    models = info["extensions"]["dibs.models"]
+    assert "H100" in models if place.backend == "kubernetes" else models == "H100"  # a cluster's driver says more
     osb("sandbox", "kill", made["id"])

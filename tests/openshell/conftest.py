@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -89,9 +90,9 @@ def begin(home: Home, folder: Path, backend: str, image: str, settings: str, *fl
             gateway=gateway,
             backend=backend,
             image=image,
-            # An engine's home is shared with the tests of OpenSandbox's clients, whose tokens have other names.
-            token=gateway.make_token("shell-anna", "--tenant", "team-a"),
-            other=gateway.make_token("shell-bert", "--tenant", "team-b"),
+            # An engine's home has had other gateways, and will have more: a name is taken once.
+            token=gateway.make_token(f"anna-{uuid4().hex[:8]}", "--tenant", "team-a"),
+            other=gateway.make_token(f"bert-{uuid4().hex[:8]}", "--tenant", "team-b"),
         )
     finally:
         code = gateway.stop()
@@ -103,28 +104,32 @@ def begin(home: Home, folder: Path, backend: str, image: str, settings: str, *fl
 
 @pytest.fixture(scope="session")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("openshell")
-    root = folder / "home"
-    yield from begin(Home(state=root, config=root / "config").make(), folder, "local", "host", "")
+    yield from begin_on("local", tmp_path_factory.mktemp("openshell"))
 
 
-def _engine_place(kind: str, folder: Path) -> Iterator[Place]:
+def begin_on(kind: str, folder: Path, settings: str = "") -> Iterator[Place]:
+    """A place on any backend. For the tests of one file: an engine's home is that of all its tests, so no gateway may
+    stay there."""
+    if kind == "local":
+        root = folder / "home"
+        yield from begin(Home(state=root, config=root / "config").make(), folder, kind, "host", settings)
+        return
     found = shared.engine(kind)
     if isinstance(found, str):
         pytest.skip(f"{kind} is not here: {found}")
     home = Home(state=found.home, config=found.home / "config").make()
-    settings = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
-    yield from begin(home, folder, kind, images.REFERENCE, settings)
+    engine = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
+    yield from begin(home, folder, kind, images.REFERENCE, engine + settings)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from _engine_place("docker", tmp_path_factory.mktemp("openshell-docker"))
+    yield from begin_on("docker", tmp_path_factory.mktemp("openshell-docker"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    yield from _engine_place("podman", tmp_path_factory.mktemp("openshell-podman"))
+    yield from begin_on("podman", tmp_path_factory.mktemp("openshell-podman"))
 
 
 @pytest.fixture

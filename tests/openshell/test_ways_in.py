@@ -20,10 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from openshell.errors import GatewayError
 from tests.openshell import wheels
-from tests.openshell.conftest import Place, begin
+from tests.openshell.conftest import Place, begin_on
 from tests.openshell.test_sdk import activate, is_whole, live
 
-from dibs.home import Home
 from openshell import SandboxClient, TlsConfig
 
 OPEN = "[gateway]\nloopback_open = true\n"
@@ -58,28 +57,33 @@ def made(folder: Path, name: str, organization: str, signer: Any = None) -> Any:
     return subject, key
 
 
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Path, Any]]:
-    folder = tmp_path_factory.mktemp("openshell-tls")
+def certificates(folder: Path) -> str:
+    """An authority, its certificates, keys of an issuer, and the settings that name them."""
     authority = made(folder, "ca", "tests")
     made(folder, "server", "tests", authority)
     made(folder, "carl", "team-a", authority)
     made(folder, "root", "dibs:admins", authority)
     made(folder, "odd", "NOT A TENANT", authority)
-    signing = ec.generate_private_key(ec.SECP256R1())
-    key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(signing.public_key()))
-    (folder / "keys.json").write_text(json.dumps({"keys": [{**key, "kid": "k1", "use": "sig", "alg": "ES256"}]}))
-    root = folder / "home"
-    settings = f"""
+    return f"""
 [gateway]
 openshell_certificate = "{folder}/server.crt"
 openshell_key = "{folder}/server.key"
 openshell_client_ca = "{folder}/ca.crt"
-oidc_issuer = "{ISSUER}"
+"""
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Path, Any]]:
+    folder = tmp_path_factory.mktemp("openshell-tls")
+    settings = certificates(folder)
+    signing = ec.generate_private_key(ec.SECP256R1())
+    key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(signing.public_key()))
+    (folder / "keys.json").write_text(json.dumps({"keys": [{**key, "kid": "k1", "use": "sig", "alg": "ES256"}]}))
+    settings += f"""oidc_issuer = "{ISSUER}"
 oidc_audience = "{AUDIENCE}"
 oidc_jwks = "{folder}/keys.json"
 """
-    for place in begin(Home(state=root, config=root / "config").make(), folder, "local", "host", settings):
+    for place in begin_on("local", folder, settings):
         yield place, folder, signing
 
 
@@ -118,20 +122,21 @@ def test_a_certificate_says_who_and_which_tenant(secure: tuple[Place, Path, Any]
     assert error.code() is grpc.StatusCode.UNAVAILABLE  # no handshake without a certificate
 
 
-def test_a_whole_life_with_a_certificate(secure: tuple[Place, Path, Any], tmp_path: Path) -> None:
-    place, folder, _ = secure
-    for release in wheels.releases():
-        config = tmp_path / release
-        own = activate(config, gateway_endpoint=f"https://{place.endpoint}") / "mtls"
-        own.mkdir()
-        for name, source in (("ca.crt", "ca.crt"), ("tls.crt", "carl.crt"), ("tls.key", "carl.key")):
-            shutil.copy(folder / source, own / name)
-        is_whole(live(place, config, release), place)
+@pytest.mark.parametrize("kind", ["local", "docker", "podman"])
+def test_a_whole_life_with_a_certificate(kind: str, tmp_path: Path) -> None:
+    for place in begin_on(kind, tmp_path, certificates(tmp_path)):
+        for release in wheels.releases():
+            config = tmp_path / release
+            own = activate(config, gateway_endpoint=f"https://{place.endpoint}") / "mtls"
+            own.mkdir()
+            for name, source in (("ca.crt", "ca.crt"), ("tls.crt", "carl.crt"), ("tls.key", "carl.key")):
+                shutil.copy(tmp_path / source, own / name)
+            is_whole(live(place, config, release), place)
 
 
-def test_a_whole_life_in_plaintext_without_a_token(tmp_path: Path) -> None:
-    root = tmp_path / "home"
-    for place in begin(Home(state=root, config=root / "config").make(), tmp_path, "local", "host", OPEN):
+@pytest.mark.parametrize("kind", ["local", "docker", "podman"])
+def test_a_whole_life_in_plaintext_without_a_token(kind: str, tmp_path: Path) -> None:
+    for place in begin_on(kind, tmp_path, OPEN):
         for release in wheels.releases():
             config = tmp_path / release
             activate(config, gateway_endpoint=f"http://{place.endpoint}")

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.cdi.spec import ContainerEdits
+from dibs.claims import whole_devices
+from dibs.claims.failures import GaveUp
+from dibs.claims.whole_devices import choose
 from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
 from dibs.devices.names import ALL_OF_HOST
-from dibs.errors import Busy, DibsError, NoMatch, NotFound, Unhealthy, Unsupported
+from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Unhealthy, Unsupported
 from dibs.ledger.rows import Holder, LeaseId
-from dibs.plan import matching
+from dibs.plan.decision import DevicePlan, Refusal, World
+from dibs.plan.devices import assign, plan_devices
 from dibs.plan.explanation import Fate
-from dibs.plan.matching import assign
-from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request import parse_request
 from dibs.sandbox import SandboxId
 
@@ -238,7 +240,7 @@ def test_a_card_that_was_cut_while_it_is_held_is_not_given_away_in_parts() -> No
 def test_two_parts_give_way_to_the_only_card_that_fits() -> None:
     """Moving one device at a time does not find it: both parts of the card are in the way."""
     one, two = parts(0, 2), parts(1, 2)
-    found = assign([2, 1], [[*one[1:], *two[1:]], [one[0]]])
+    found = assign([(2, [*one[1:], *two[1:]]), (1, [one[0]])])
     assert found is not None
     assert [[device.name for device in group] for group in found] == [["gpu-1-part-0", "gpu-1-part-1"], ["gpu-0"]]
 
@@ -253,29 +255,57 @@ def overlapping() -> st.SearchStrategy[list[list[Device]]]:
 def test_a_choice_is_complete_and_takes_no_unit_twice_however_short_the_patience(
     wants: list[int], candidates: list[list[Device]], patience: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(matching, "_PATIENCE", patience)
-        result = assign(wants, candidates[: len(wants)])
+    devices = {device.id: device for fitting in candidates for device in fitting}
+    places = {name: place for place, name in enumerate(devices)}
+    asked = [(want, sorted(places[d.id] for d in fitting)) for want, fitting in zip(wants, candidates, strict=False)]
+    try:
+        result = choose([device.booked_units for device in devices.values()], asked, budget=patience)
+    except GaveUp:
+        return
     if result is not None:
         assert [len(group) for group in result] == wants
-        units = [unit for group in result for device in group for unit in device.booked_units]
+        units = [unit for group in result for at in group for unit in list(devices.values())[at].booked_units]
         assert len(units) == len(set(units))
         for wish, group in enumerate(result):
-            assert all(device in candidates[wish] for device in group)
+            assert all(at in asked[wish][1] for at in group)
 
 
-def test_a_search_that_runs_out_of_patience_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = parts(0, 2), parts(1, 2)
-    wanted: tuple[list[int], list[list[Device]]] = ([2, 1], [[*one[1:], *two[1:]], [one[0]]])
-    assert matching._first_fit(*wanted) is not None
-    monkeypatch.setattr(matching, "_PATIENCE", 3)
-    assert matching._first_fit(*wanted) is None
+def test_a_search_that_gives_up_is_told_and_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_devices.choose, "__kwdefaults__", {"budget": 3})
+    refusal = refused(["1", "..20GB:2"], world(*parts(0, 2), gpu(5)))
+    assert [problem.code for problem in refusal.problems] == ["CLAIM_GAVE_UP"]
+    assert "gave up after 3 steps" in refusal.problems[0].reason
+    assert not refusal.waitable
+    assert isinstance(refusal.to_error(), InvalidRequest)
 
 
-def test_a_whole_card_gives_way_to_its_own_parts_also_without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "_PATIENCE", 0)
+def test_devices_that_an_earlier_part_did_not_see_keep_their_order_in_the_search() -> None:
+    cards = [gpu(index) for index in range(5)]
+    found = assign([(1, [cards[1]]), (1, cards[2:]), (2, [cards[0], cards[2]])])
+    assert found is not None
+    assert [[device.index for device in group] for group in found] == [[1], [3], [0, 2]]
+
+
+def test_a_whole_card_gives_way_to_its_own_parts() -> None:
     card, *both = parts(0, 2)
-    assert assign([2], [[card, *both]]) == [both]
+    assert assign([(2, [card, *both])]) == [both]
+
+
+def test_more_devices_than_a_stored_claim_can_have_are_given() -> None:
+    where = world(*(gpu(n, "NVIDIA L4", 24 * GIB) for n in range(40)), *map(gpu, range(40, 44)))
+    assert len(chosen(["41", "3"], where)) == 44
+    assert len(chosen(["..24GB:1", "40", "H100:3"], where)) == 44
+
+
+def test_each_part_of_a_request_is_said_to_have_the_devices_that_it_gets() -> None:
+    decision = plan_devices(parse_request({"gpu": ["1", "H100"]}), world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
+    fates = [[verdict.fate for verdict in wish.verdicts] for wish in decision.wishes]
+    assert fates == [[Fate.TAKEN, Fate.CHOSEN], [Fate.CHOSEN, Fate.NO_MATCH]]
+
+
+def test_all_that_may_be_parts_takes_a_card_or_its_parts_and_not_both() -> None:
+    assert chosen("..100GB:all", world(*parts(0, 2), gpu(5))) == ["gpu-0", "gpu-5"]
+    assert chosen("..100GB:all", world(*parts(0, 2), held=(1,))) == ["gpu-0-part-1"]
 
 
 def test_a_whole_card_gives_way_to_a_part_in_whatever_order_they_are_asked() -> None:
@@ -308,7 +338,7 @@ def test_assignment_succeeds_exactly_when_one_exists(wants: list[int], fitting: 
         free = sorted(fitting[wish] - used)
         return any(possible(wish + 1, used | set(c)) for c in itertools.combinations(free, wants[wish]))
 
-    result = assign(wants, candidates)
+    result = assign(list(zip(wants, candidates, strict=True)))
     assert (result is not None) == possible(0, frozenset())
     if result is not None:
         flat = [device.id for group in result for device in group]

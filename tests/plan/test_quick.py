@@ -1,4 +1,4 @@
-"""The short way through the plan chooses what the planner chooses, or leaves it to the planner."""
+"""The quick path chooses what the whole decision chooses, or leaves it to that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dibs.devices.model import ExternalUse, Inventory
 from dibs.devices.simulated import devices_of, parse_world
 from dibs.ledger.rows import Holder, LeaseId, unit_key
-from dibs.plan.planner import DevicePlan, World, plan_devices
+from dibs.plan.decision import DevicePlan, World
+from dibs.plan.devices import plan_devices
 from dibs.plan.quick import Free
 from dibs.request.spec import parse_spec
 from dibs.sandbox import SandboxId
@@ -44,7 +45,7 @@ wishes = st.sampled_from(["1", "2", "5", "h100:1", "l4:1", "l4:3", "nvidia:2", "
 
 @settings(max_examples=300)
 @given(worlds(), wishes, st.sets(st.integers(0, 11), max_size=4), st.booleans())
-def test_it_agrees_with_the_planner(inventory: Inventory, wish: str, taken: set[int], allow_busy: bool) -> None:
+def test_it_agrees_with_the_whole_decision(inventory: Inventory, wish: str, taken: set[int], allow_busy: bool) -> None:
     request = parse_spec({"gpu": wish, "allow_busy": allow_busy}).resources
     ids = [device.id for number, device in enumerate(inventory.devices) if number in taken]
     held = {unit_key(name, simulated=True): HOLDER for name in ids}
@@ -95,11 +96,11 @@ def test_what_was_taken_is_not_given_again() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["all", ["1", "1"], ["h100:1", "l4:1"]])
-def test_all_and_several_wishes_are_left_to_the_planner(gpu: object) -> None:
+def test_all_and_several_selectors_are_left_to_the_whole_decision(gpu: object) -> None:
     assert quick(box("H100:2,L4:2"), gpu=gpu) is None
 
 
-def test_cut_cards_and_exact_devices_are_left_to_the_planner() -> None:
+def test_cut_cards_and_exact_devices_are_left_to_the_whole_decision() -> None:
     cut = Inventory(devices_of(parse_world("2", model="H100", partitions=7)), simulated=True)
     whole = Inventory(devices_of(parse_world("4", model="H100")), simulated=True)
     assert Free(cut, set()).first(parse_spec({"gpu": "1"}).resources) is None

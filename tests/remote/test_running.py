@@ -24,7 +24,7 @@ from dibs.remote.target import Target
 from dibs.remote.workloads import RemoteWorkloads
 from dibs.request.spec import parse_spec
 from dibs.workloads.service import Workloads
-from dibs.workloads.waiting import WaitNews
+from dibs.workloads.waiter import WaitNews
 
 
 def popen(served: Served, *words: str, **more: object) -> subprocess.Popen[str]:

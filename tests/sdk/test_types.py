@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.request import parse as resources
-from dibs.request import spec
+from dibs.request.fields import BY_NAME
 from dibs.sdk.fields import RequestFields, SandboxFields
 
 PYRIGHT = "1.1.400"
@@ -50,8 +49,7 @@ BAD = [
 
 
 def test_the_typed_arguments_are_the_fields_of_a_request() -> None:
-    known = {*resources.KNOWN, *spec._FIELDS, *spec.WITH_OPTIONS}
-    assert set(SandboxFields.__annotations__) | set(RequestFields.__annotations__) == known
+    assert set(SandboxFields.__annotations__) | set(RequestFields.__annotations__) == set(BY_NAME)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -7,12 +7,13 @@ reason: that is no defect but something that a user must know.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 
 import msgspec
 from tests.security.elf import PREVIOUS, script
 
-BACKENDS = ("local, root", "local, user", "docker", "podman")
+BACKENDS = ("local, root", "local, user", "docker", "podman", "kubernetes")
 REFUSED = "1 38"  # EPERM, ENOSYS: not even looked at
 Call = tuple[int, tuple[object, ...]]
 
@@ -29,6 +30,7 @@ class Host(msgspec.Struct, frozen=True):
     process: int
     key: int  # in the session's keyring
     disk: str  # major and minor number
+    server: str  # the address of one that listens
 
     def words(self) -> str:
         """As variables of a shell."""
@@ -65,6 +67,13 @@ def _abstract(host: Host) -> str:
     return _done((41, (1, 1, 0)), (42, (PREVIOUS, address, len(address))))
 
 
+def _server(host: Host) -> str:
+    """Connect to a server that listens there."""
+    name, _, port = host.server.rpartition(":")
+    address = b"\2\0" + int(port).to_bytes(2, "big") + ipaddress.IPv4Address(name).packed + bytes(8)
+    return _done((41, (2, 1, 0)), (42, (PREVIOUS, address, len(address))))
+
+
 def _trace(host: Host) -> str:
     return _done((101, (16, host.process, 0, 0)))
 
@@ -73,11 +82,13 @@ def _key(host: Host) -> str:
     return _done((250, (11, host.key, 0, 0)))
 
 
+CLUSTER = "a pod has the network of its cluster; what it may reach there is decided by the cluster's policies"
 NETWORK = "it was asked for: everything on the host's network can be reached"
 FILES = "image `host` is the host's own files, as its user may read them"
 NODE = "one of the engine's default capabilities; it cannot be opened"
 SETUID = "root of the container, with the engine's default capabilities"
 NESTED = "the engine's own filter allows it"
+RINGS = "the default filter of containerd 1.7 allows it"
 FORKS = "i=0; while [ $i -lt 80 ]; do sleep 30 & i=$((i+1)); done"
 
 # Machine code is that of x86_64: 175 init_module, 321 bpf, 298 perf_event_open, 425 io_uring_setup, 164 settimeofday,
@@ -99,7 +110,7 @@ ATTACKS = (
     Attack("load a kernel module", _looked_at(175, 0, 0, 0)),
     Attack("load a bpf program", _looked_at(321, 0, 0, 0)),
     Attack("watch the machine with perf", _looked_at(298, 0, 0, 0, 0, 0)),
-    Attack("use io_uring", _looked_at(425, 1, 0)),
+    Attack("use io_uring", _looked_at(425, 1, 0), {"kubernetes": RINGS}),
     Attack("change the host's time", _done((164, (0, 0)))),
     Attack("restart the host", _looked_at(169, 0, 0, 0, 0)),
     Attack("mount a file system", "mkdir -p /tmp/m && mount -t tmpfs none /tmp/m && echo GOT"),
@@ -109,7 +120,14 @@ ATTACKS = (
     Attack("trace a process of the host (ptrace)", _trace),
     Attack("leave through /proc/1/root", '[ -n "$(find "/proc/1/root$STATE" -type f)" ] && echo GOT'),
     Attack("connect to an abstract socket of the host", _abstract),
-    Attack("the same, on the host's network", _abstract, dict.fromkeys(BACKENDS, NETWORK), alone=("--network", "host")),
+    Attack(
+        "the same, on the host's network", _abstract, dict.fromkeys(BACKENDS[:4], NETWORK), alone=("--network", "host")
+    ),
+    Attack("connect to a server of the host's or the cluster's network", _server, {"kubernetes": CLUSTER}),
+    Attack(
+        "speak to a cluster's API server as the pod that it is",
+        '[ -n "$(find /run/secrets /var/run/secrets -name token)" ] && echo GOT',
+    ),
     Attack(
         "use a descriptor of the process that started it",
         'for f in /proc/self/fd/*; do grep -qF "$MARK" "$f$FILE" && echo GOT;'
@@ -135,7 +153,7 @@ ATTACKS = (
         f'if [ -e "$SETUID" ]; then "$SETUID" && echo GOT; else {script((105, (0,)))} || exit; chmod 4755 $p;'
         " echo u:x:4567:4567::/:/bin/sh >> /etc/passwd; start-stop-daemon -S -c u -x $p && echo GOT; fi",
         {"docker": SETUID, "podman": SETUID},
-        alone=("--network", "none"),
+        alone=("-e", "ALONE=1"),
         as_user=True,
     ),
     Attack(

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.security.archives import archive, archives, harmless, kept_clean, member, seen, sneaky
 
-from dibs.backends import tars, unpacking
-from dibs.backends.archive import LONGEST_HEADER, Reader, Refused
+from dibs.backends import tar_check, tar_extract
+from dibs.backends.tar_reader import LONGEST_HEADER, Reader, Refused
 from dibs.errors import InvalidRequest
 from dibs.workloads.files import pack, unpack
 
@@ -86,8 +86,8 @@ def test_copying_in_touches_nothing_but_the_target(series: list[bytes]) -> None:
     with surroundings() as target:
         for number, data in enumerate(series):
             with suppress(Refused):
-                unpacking.unpack_into(str(target), tars.Stream(iter([data])), lambda: None)
-            with suppress(InvalidRequest), tars.checked(iter([data]), os.getuid(), os.getgid()) as file:
+                tar_extract.unpack_into(str(target), tar_check.Stream(iter([data])), lambda: None)
+            with suppress(InvalidRequest), tar_check.checked(iter([data]), os.getuid(), os.getgid()) as file:
                 naively(file, target / f"naive{number}")
 
 
@@ -97,11 +97,11 @@ def test_engines_and_local_take_the_same_archives(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = "", ""
         try:
-            unpacking.unpack_into(folder, tars.Stream(iter([data])), lambda: None)
+            tar_extract.unpack_into(folder, tar_check.Stream(iter([data])), lambda: None)
         except Refused as error:
             ours = str(error)
         try:
-            tars.checked(iter([data]), 0, 0).close()
+            tar_check.checked(iter([data]), 0, 0).close()
         except InvalidRequest as error:
             theirs = str(error)
     assert bool(ours) == bool(theirs), (ours, theirs)
@@ -158,7 +158,7 @@ def peak(work: Iterator[bytes]) -> int:
     tracemalloc.start()
     try:
         with pytest.raises(Refused):
-            for _ in Reader(tars.Stream(work)):
+            for _ in Reader(tar_check.Stream(work)):
                 pass
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -198,17 +198,17 @@ def test_an_endless_padding_after_the_end_is_refused() -> None:
 
 
 def test_folders_and_links_that_must_be_remembered_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MOST_MEMORY", 100_000)
+    monkeypatch.setattr(tar_extract, "MOST_MEMORY", 100_000)
     many = archive(member(f"l{number}", "link", "x" * 90) for number in range(1000))
     with pytest.raises(Refused, match="too many"):
-        unpacking.unpack_into(str(tmp_path), tars.Stream(iter([many])), lambda: None)
-    monkeypatch.setattr(tars, "MOST_MEMORY", 100_000)
+        tar_extract.unpack_into(str(tmp_path), tar_check.Stream(iter([many])), lambda: None)
+    monkeypatch.setattr(tar_check, "MOST_MEMORY", 100_000)
     with pytest.raises(InvalidRequest, match="too many"):
-        tars.checked(iter([many]), 0, 0)
+        tar_check.checked(iter([many]), 0, 0)
 
 
 def test_a_header_with_a_negative_size_does_not_run_in_circles() -> None:
     info = tarfile.TarInfo("f")
     info.size = -512
     with pytest.raises(Refused, match="negative"):
-        list(Reader(tars.Stream(iter([info.tobuf(tarfile.GNU_FORMAT)]))))
+        list(Reader(tar_check.Stream(iter([info.tobuf(tarfile.GNU_FORMAT)]))))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.backends import proc, within
-from dibs.backends.engines import looking
+from dibs.backends import proc, safe_open
+from dibs.backends.engines import process_view
 from dibs.backends.local import users
 from dibs.errors import CommandFailed, InvalidRequest, NotFound
 
@@ -85,9 +85,9 @@ def test_a_program_with_one_endless_line_is_read_in_part_only(tmp_path: Path) ->
 def test_a_fifo_as_folder_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidRequest, match="not a folder"):
-        looking.check_folder(os.getpid(), str(tmp_path / "pipe"))
+        process_view.check_folder(os.getpid(), str(tmp_path / "pipe"))
     with pytest.raises(NotFound):
-        looking.check_folder(os.getpid(), str(tmp_path / "pipe" / "below"))
+        process_view.check_folder(os.getpid(), str(tmp_path / "pipe" / "below"))
 
 
 @pytest.mark.parametrize("kind", ["fifo", "large", "device"])
@@ -124,14 +124,14 @@ def test_steps_back_and_links_do_not_lead_out_of_a_root(tmp_path: Path) -> None:
     (root / "a/back").symlink_to("../../../../secret")
     (root / "a/absolute").symlink_to("/secret")
     for path in ("../secret", "/../../secret", "a/back", "a/absolute", "a/../../secret"):
-        assert within.read(str(root), path, 100) == b"inside"
+        assert safe_open.read(str(root), path, 100) == b"inside"
     (root / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
-        within.read(str(root), "loop", 100)
+        safe_open.read(str(root), "loop", 100)
     (root / "/".join(["a"] * 300)).mkdir(parents=True)
     with pytest.raises(OSError, match="too long"):
-        within.read(str(root), "/".join(["a"] * 300), 100)
-    assert within.read(str(root), "a/../" * 300 + "secret", 100) == b"inside"
+        safe_open.read(str(root), "/".join(["a"] * 300), 100)
+    assert safe_open.read(str(root), "a/../" * 300 + "secret", 100) == b"inside"
 
 
 def test_a_folder_exchanged_for_a_link_meanwhile_does_not_lead_out(
@@ -153,7 +153,7 @@ def test_a_folder_exchanged_for_a_link_meanwhile_does_not_lead_out(
         return found
 
     monkeypatch.setattr(os, "fstat", exchange)
-    assert within.read(str(root), "way/file", 100) == b"inside"
+    assert safe_open.read(str(root), "way/file", 100) == b"inside"
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
@@ -162,5 +162,5 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("pipe")
     for path in ("pipe", "link", "none", "pipe/below"):
         with pytest.raises(OSError, match=r".+"):
-            within.read(str(tmp_path), path, 10)
+            safe_open.read(str(tmp_path), path, 10)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -249,7 +249,7 @@ class Storm:
             return False
         if self.dice.random() < 0.7:
             for pid, line in self.processes().items():
-                if ("import shim" in line or "import keeper" in line) and self.dice.random() < 0.5:
+                if ("import shim" in line or "import ttl_daemon" in line) and self.dice.random() < 0.5:
                     _signal(pid, signal.SIGKILL)
         else:
             self.dibs("sandbox", "resume", one)

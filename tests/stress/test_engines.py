@@ -223,7 +223,7 @@ def settle(crowd: Crowd) -> None:
     now = {str(one["Names"][0]).lstrip("/") for one in crowd.engine.containers()}  # type: ignore[index]
     assert now == left - set(sorted(left)[:20])
     token = str(crowd.home.state).encode()
-    while keepers := [pid for pid in _pids() if b"import keeper" in _words(pid) and token in _words(pid)]:
+    while keepers := [pid for pid in _pids() if b"import ttl_daemon" in _words(pid) and token in _words(pid)]:
         assert time.monotonic() < deadline + 30, f"processes that keep time are left: {keepers}"
         time.sleep(0.1)
 

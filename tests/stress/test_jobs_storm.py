@@ -6,6 +6,7 @@ nothing from dibs: each rank holds a lock on a file per card while it runs, and 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -84,6 +85,10 @@ def test_jobs_in_a_storm(eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.M
     with Workloads(eight_gpus) as service:
         assert [job.name for job in Jobs(service).list(all=False)] == []
         assert (service.leases(), service.queue(), service.sandboxes()) == ([], [], [])
+        for job in Jobs(service).list():
+            Jobs(service).delete(job.id)
+    assert _left_running(work) == []
+    assert [one.name for one in eight_gpus.sandboxes.iterdir()] == []  # removed with their jobs, logs and all
     assert storm.submitted >= JOBS
     assert storm.ends
     assert not SOAK or storm.ends.get("complete", 0) >= 20
@@ -185,6 +190,25 @@ class Storm:
         for one in self.gateways:
             one.kill()
             one.wait()
+
+
+def _left_running(work: Path) -> list[str]:
+    """Ranks that still hold a card, by its lock, and processes that still have their program."""
+    held = []
+    for file in (work / "cards").iterdir():
+        with file.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                held.append(file.name)
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"rank.py" in words and os.readlink(entry / "cwd") == str(work):
+                held.append(f"process {entry.name}")
+        except OSError:
+            continue  # it has ended meanwhile
+    return held
 
 
 def _end(pid: int) -> None:

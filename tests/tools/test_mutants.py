@@ -44,7 +44,7 @@ def test_a_place_has_these_faults(code: str, expected: list[str]) -> None:
 
 
 def test_the_same_seed_gives_the_same_sample_and_another_one_another() -> None:
-    target = Target("src/dibs/plan/planner.py", (), 20)
+    target = Target("src/dibs/plan/devices.py", (), 20)
     first = sample(ROOT, target, 1)
     assert len(first) == 20
     assert sample(ROOT, target, 1) == first
@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_sample_and_another_one_another() -> None:
 
 def test_a_change_elsewhere_does_not_exchange_the_sample(tmp_path: Path) -> None:
     target = Target("module.py", (), 10)
-    code = (ROOT / "src/dibs/plan/planner.py").read_text()
+    code = (ROOT / "src/dibs/plan/devices.py").read_text()
     (tmp_path / "module.py").write_text(code)
     before = [one.identity for one in sample(tmp_path, target, 1)]
     (tmp_path / "module.py").write_text('"""Another beginning."""\n\n' + code)

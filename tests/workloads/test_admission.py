@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from tests import needs
@@ -19,11 +21,15 @@ from dibs.ledger.store import Ledger
 from dibs.request.spec import parse_spec
 from dibs.sandbox import Sandbox, SandboxId
 from dibs.settings import GatewaySettings, Quota, Settings
+from dibs.workloads import admission
 from dibs.workloads.admission import Admitted, Asking, admit_all, waiting_for
 from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.explain import choose
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
+
+PATIENCE = 60.0
 
 
 def tenant(service: Workloads, name: str) -> Workloads:
@@ -58,10 +64,12 @@ def hands(service: Workloads) -> Iterator[Dispatcher]:
 
 
 def until(service: Workloads, sandbox_id: str, *states: str) -> str:
-    """Wait for a state; the test's own time limit is the bound."""
+    """Wait for a state."""
+    deadline = time.monotonic() + PATIENCE
     while (row := service.sandbox(sandbox_id)).state not in states or (row.state == "running" and not row.ready):
         if row.ended_at is not None:
             pytest.fail(f"it ended: {row.reason}")
+        assert time.monotonic() < deadline, f"it is still {row.state}"
         os.sched_yield()
     return row.state
 
@@ -173,6 +181,16 @@ def test_a_quota_is_counted_again_when_a_queued_request_is_served(eight_gpus: Ho
             hands.stop()
             for row in service.sandboxes():
                 service.remove(row.id, 0.0)
+
+
+def test_who_waits_within_a_quota_is_not_overtaken(eight_gpus: Home) -> None:
+    """What it waits for itself is not counted a second time."""
+    settings = Settings(tenants={"acme": Quota(sandboxes=1)})
+    with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
+        service.create(parse_spec({"gpu": 7, "name": "holder"}))
+        assert admit(tenant(service, "acme"), parse_spec({"gpu": 2, "wait": "1h"})).row.state == "queued"
+        with pytest.raises(Busy):
+            admit(tenant(service, "other"), parse_spec({"gpu": 1}))
 
 
 def test_a_claim_that_waits_counts_for_what_it_would_hold(eight_gpus: Home) -> None:
@@ -413,3 +431,22 @@ def test_a_key_that_two_send_at_once_makes_one_sandbox(service: Workloads) -> No
     assert isinstance(first, Admitted)
     assert isinstance(second, Admitted)
     assert (first.again, second.again, second.row.id) == (False, True, first.row.id)
+
+
+def test_a_key_that_another_gateway_was_faster_with_makes_one_sandbox(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the first look at the key and the transaction."""
+    spec = parse_spec({"gpu": 1})
+    faster: list[SandboxId] = []
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(admission, "choose", choose)
+        with Workloads(service.home) as other:
+            faster.append(admit(tenant(other, "acme"), spec, idempotency_key="k").row.id)
+        return choose(*arguments)
+
+    monkeypatch.setattr(admission, "choose", overtaken)
+    answer = admit(tenant(service, "acme"), spec, idempotency_key="k")
+    assert (answer.again, [answer.row.id]) == (True, faster)
+    assert len(service.leases()) == 1

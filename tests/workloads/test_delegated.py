@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.workloads.admitting import admit
 
+from dibs import process
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.fake.scheduled import FakeClusterBackend
 from dibs.backends.port import PlacedDevice, Placement, scheduler_of
@@ -16,7 +17,7 @@ from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, In
 from dibs.home import Home
 from dibs.ledger.rows import Bound, Delegated, LeasedDevice
 from dibs.ledger.store import Ledger
-from dibs.process import ProcessName, myself
+from dibs.process import ProcessName, boot_id, myself
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.sandbox import SandboxState, Step
 from dibs.settings import Settings
@@ -311,22 +312,25 @@ def test_it_can_be_cancelled_while_it_is_pending_and_before_it_is_submitted(
     assert cluster.pods() == []
 
 
+@pytest.mark.parametrize("verb", ["create", "placement", "observe"])
 def test_a_cluster_that_is_away_is_waited_for(
-    hands: Hands, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    verb: str, hands: Hands, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = hands.workloads
     admitted = admit(service, on_cluster())
     with monkeypatch.context() as away:
 
         def unreachable(*_: object) -> None:
-            raise BackendUnavailable("the API server does not answer", field="backend", value="fake-cluster")
+            code = "CLUSTER_UNREACHABLE"
+            raise BackendUnavailable("the API server does not answer", field="backend", value="fake-cluster", code=code)
 
-        away.setattr(FakeClusterBackend, "placement", unreachable)
+        away.setattr(FakeClusterBackend, verb, unreachable)
         hands.dispatcher.submit(admitted)
         hands.drive()
         assert service.sandbox(admitted.row.id).waits_for == "the API server does not answer"
     hands.drive()
     assert service.sandbox(admitted.row.id).state == "running"
+    assert [pod.starts for pod in cluster.pods()] == [1]
     service.remove(admitted.row.id, 0.0)
 
 
@@ -346,14 +350,21 @@ def test_the_same_device_twice_from_a_scheduler_is_refused_by_the_index(service:
 # -- another gateway --------------------------------------------------------------------------------------------------
 
 
-def owned_elsewhere(ledger: Ledger, sandbox_id: str) -> None:
+def owned_elsewhere(ledger: Ledger, sandbox_id: str, owner: ProcessName = ELSEWHERE) -> None:
     """As if a gateway of another host had accepted it."""
     from dibs.ledger.rows import encode, sealed
 
-    ledger._db.execute("UPDATE sandboxes SET owner = :o WHERE id = :id", o=sealed(encode(ELSEWHERE)), id=sandbox_id)
+    ledger._db.execute("UPDATE sandboxes SET owner = :o WHERE id = :id", o=sealed(encode(owner)), id=sandbox_id)
 
 
-def test_what_a_silent_gateway_of_another_host_delivers_is_taken_over(hands: Hands, cluster: FakeCluster) -> None:
+NEXT_DOOR = ProcessName("other-pod", boot_id(), 4026539999, 1, 1)  # another container on this kernel
+
+
+@pytest.mark.parametrize("owner", [ELSEWHERE, NEXT_DOOR], ids=["host", "container"])
+def test_what_a_silent_gateway_of_another_host_or_container_delivers_is_taken_over(
+    hands: Hands, cluster: FakeCluster, owner: ProcessName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_FIRST_NAMESPACE", 0)  # we are in a container too: its processes are not seen
     cluster.hold("looking")
     service = hands.workloads
     admitted = admit(service, on_cluster(2))
@@ -361,13 +372,13 @@ def test_what_a_silent_gateway_of_another_host_delivers_is_taken_over(hands: Han
     run = Run(*admitted.work)
     delivery = Delivery(service.home, service.ledger)
     assert isinstance(delivery.advance(run), NotYet)
-    owned_elsewhere(service.ledger, admitted.row.id)
+    owned_elsewhere(service.ledger, admitted.row.id, owner)
     with service.ledger.writing():
-        service.ledger.beat(ELSEWHERE)
+        service.ledger.beat(owner)
     assert hands.take_over() == []
     hands.now = 14.0
     with service.ledger.writing():
-        service.ledger.beat(ELSEWHERE)  # it lives
+        service.ledger.beat(owner)  # it lives
     assert hands.take_over() == []
     hands.now = 28.0
     assert hands.take_over() == []  # not silent for long enough

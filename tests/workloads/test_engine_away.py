@@ -16,7 +16,7 @@ from dibs.request.spec import parse_spec
 from dibs.workloads.admission import waiting_for
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.service import Workloads
-from dibs.workloads.waiting import WaitNews
+from dibs.workloads.waiter import WaitNews
 
 WORDS = "the engine has gone for a walk"
 

@@ -14,12 +14,12 @@ UNSHARE = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-rm"]
 STEPS = r"""
 import json, os, sys
 from pathlib import Path
-from dibs.backends.engines import keeper, keeping
+from dibs.backends.engines import ttl, ttl_daemon
 from dibs.backends.fake import FakeBackend
 from dibs.backends.port import Handle
 from dibs.errors import StateError
 from dibs.home import Home
-from dibs.workloads import late
+from dibs.workloads import orphans
 from dibs.workloads.registry import Registry
 
 what, state = sys.argv[1], Path(sys.argv[2])
@@ -29,7 +29,7 @@ home = Home(state=state, config=state / "config").make()
 folders = [home.sandbox(name) for name in ("sb-1", "sb-2")]
 for folder in folders:
     folder.mkdir(parents=True)
-late.expect(home, Handle("fake", "sb-late", ""))
+orphans.expect(home, Handle("fake", "sb-late", ""))
 registry, removed = Registry(home), []
 FakeBackend.discard = lambda self, handle: removed.append(handle.sandbox_id)
 
@@ -51,19 +51,19 @@ def step(name, function, *arguments):
         said[name] = function(*arguments)
     except StateError as error:
         said[name] = error.code
-step("ask", keeping.ask_end, folders[0], "stopped")
-step("keeper", keeper.record, str(folders[1]), "expired")
-step("gone", lambda: keeping.note_gone(folders[0], "lost")[0])
-step("write", keeping.write, folders[0], "init", "null")
-step("expect", late.expect, home, Handle("fake", "sb-other", ""))
-step("sweep", late.sweep, home, registry)
+step("ask", ttl.ask_end, folders[0], "stopped")
+step("keeper", ttl_daemon.record, str(folders[1]), "expired")
+step("gone", lambda: ttl.note_gone(folders[0], "lost")[0])
+step("write", ttl.write, folders[0], "init", "null")
+step("expect", orphans.expect, home, Handle("fake", "sb-other", ""))
+step("sweep", orphans.sweep, home, registry)
 said["left"] = sorted(entry.name for folder in folders for entry in folder.iterdir())
 said["removed"] = removed
 for filler in fillers.iterdir():
     filler.unlink()
-keeping.ask_end(folders[0], "stopped")
-keeper.record(str(folders[1]), "expired")
-said["heard"] = [(keeping.ending(folder) or [""])[0] for folder in folders]
+ttl.ask_end(folders[0], "stopped")
+ttl_daemon.record(str(folders[1]), "expired")
+said["heard"] = [(ttl.ending(folder) or [""])[0] for folder in folders]
 print(json.dumps(said))
 """
 

@@ -17,7 +17,7 @@ from dibs.devices.model import Device
 from dibs.errors import BackendUnavailable, Busy, Conflict, InvalidRequest, NoMatch, Problem
 from dibs.home import Home
 from dibs.ledger.rows import Share
-from dibs.plan.planner import DevicePlan
+from dibs.plan.decision import DevicePlan
 from dibs.request import parse_request
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.workloads.booking import divide

@@ -16,7 +16,7 @@ from dibs.ledger.rows import encode
 from dibs.process import ProcessName, absent, name_of
 from dibs.request import parse_spec
 from dibs.sandbox import Sandbox
-from dibs.workloads import late
+from dibs.workloads import orphans
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.service import Workloads
 
@@ -127,7 +127,7 @@ def test_what_an_engine_may_still_make_is_looked_for_by_those_who_look_at_everyt
     removed: list[str] = []
     monkeypatch.setattr(counted, "discard", lambda handle: removed.append(handle.sandbox_id))
     ledger = service.ledger  # opened, which looks at everything once
-    late.expect(service.home, Handle("fake", "sb-late", "/nowhere"))
+    orphans.expect(service.home, Handle("fake", "sb-late", "/nowhere"))
     reconcile(ledger, service.registry, only=[])
     assert removed == []
     reconcile(ledger, service.registry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dibs.backends.engines.backend import EngineBackend
 from dibs.errors import BackendUnavailable
 from dibs.home import Home
 from dibs.settings import Settings
@@ -18,7 +19,8 @@ def test_an_engine_is_where_the_given_settings_say(home: Home, kind: str) -> Non
     given = "/given/at/the/start.sock"
     settings = Settings(docker_socket=given) if kind == "docker" else Settings(podman_socket=given)
     for registry, path in ((Registry(home, settings), given), (Registry(home), "/in/the/file.sock")):
-        engine = next(one for one in registry.engines() if one.name == kind)
+        engine = next(one for one in registry.shared_engines() if one.name == kind)
+        assert isinstance(engine, EngineBackend)
         with pytest.raises(BackendUnavailable) as caught:
             engine.client()
         assert path in caught.value.problems[0].value

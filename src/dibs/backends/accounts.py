@@ -6,7 +6,7 @@ files may have been written by the workload, so they are looked for within its r
 
 from __future__ import annotations
 
-from dibs.backends import within
+from dibs.backends import safe_open
 from dibs.errors import InvalidRequest
 
 MUCH = 1 << 20  # bytes of a passwd file that are looked at
@@ -37,7 +37,7 @@ def _number(word: str, text: str) -> int | None:
 def _rows(root: str, path: str) -> list[list[str]]:
     """Of a file of a root, which the workload may have written: it is looked for there, and read within limits."""
     try:
-        text = within.read(root, path, MUCH).decode(errors="replace")
+        text = safe_open.read(root, path, MUCH).decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return []  # a root needs no users
     except OSError as error:

@@ -1,6 +1,8 @@
 """The port between dibs and whatever runs workloads.
 
-`workloads` calls it; each backend implements it; `tests/conformance` runs one suite against all of them.
+`workloads` calls it; each backend implements it; `dibs.testing` has one suite for all of them. `Backend` is what every
+backend must have. The protocols after it are optional: a backend has their verbs, or has not, and what it has not is
+refused by the core in one way (`must`). `declaration` is what a backend says of itself before it is made.
 
 Terms
     workload      what shall run: a command, its environment, its devices, its limits. Nothing is left to choose.
@@ -27,15 +29,17 @@ Failure
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
 from dibs.devices.model import Attachment, DeviceId
+from dibs.errors import Problem, Unsupported
 from dibs.receipt import NodeFact
 from dibs.request.model import Request
+from dibs.request.sandbox_spec import PassedFields
 from dibs.sandbox import Exit, ExitReason, Handle
 
 if TYPE_CHECKING:
@@ -44,32 +48,56 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Capability",
+    "CopiesFiles",
+    "EnforcesLimits",
     "Exec",
+    "ExecutesCommands",
     "Exit",
     "ExitReason",
     "Expectation",
+    "Expires",
+    "Forecast",
+    "Forecasts",
+    "ForwardsPorts",
+    "GivesNetworks",
     "GrantedDevice",
     "Handle",
+    "ImageStore",
     "Isolation",
+    "KeepsTime",
+    "KeepsVolumes",
     "Limits",
     "LogRecord",
+    "MeasuresUsage",
     "Mount",
     "MountFact",
     "Network",
     "NodeFact",
     "Observation",
     "Output",
+    "Pauses",
     "Phase",
     "PlacedDevice",
     "Placement",
+    "PreparesImages",
     "PublishedPort",
     "Realisation",
     "Scheduler",
+    "SeesForeignHolders",
     "Session",
+    "SharedEngine",
     "Status",
+    "StoredImage",
+    "Surveys",
+    "TakesSnapshots",
     "Usage",
+    "Volume",
+    "Watch",
+    "Watches",
     "Workload",
+    "must",
     "scheduler_of",
+    "survey",
 ]
 
 Network = Literal["host", "none", "private"]
@@ -103,6 +131,26 @@ class Mount(msgspec.Struct, frozen=True):
     writable: bool = False
 
 
+class Volume(msgspec.Struct, frozen=True):
+    """A named volume of the backend that the workload sees, or a folder in it. It has to be there, unless `create`."""
+
+    name: str  # as the backend knows it
+    target: str
+    sub_path: str = ""
+    writable: bool = True
+    create: bool = False
+    size_bytes: int | None = None  # this and what follows: of one that is created, where the backend knows such things
+    storage_class: str = ""
+    access_modes: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> Literal["ro", "rw"]:
+        return "rw" if self.writable else "ro"
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.sub_path}" if self.sub_path else self.name
+
+
 class PublishedPort(msgspec.Struct, frozen=True):
     """A TCP port of the host, at one of its addresses, that leads to a port of the workload's private network."""
 
@@ -128,38 +176,36 @@ class Peers(msgspec.Struct, frozen=True):
     leader: str
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a backend needs to realise one sandbox."""
+class Workload(PassedFields, frozen=True, kw_only=True):
+    """Everything that a backend needs to realise one sandbox: the fields that are passed as they were asked for, and
+    what has been decided about the others.
+
+    root          "host", a folder, or a tar file
+    image         engines: what the root is made from
+    entrypoint    None: the image's own; (): none, the command stands alone
+    user          "uid", "uid:gid" or a name; empty: the backend's default
+    platform      as in linux/amd64; empty: the host's
+    interactive   stdin stays open for a client that attaches
+    """
 
     id: str
     name: str
     command: tuple[str, ...]
     env: dict[str, str]
     workdir: str
-    root: str = "host"  # "host", a folder, or a tar file
     network: Network = "host"
     publish: tuple[PublishedPort, ...] = ()
     tenant: str = ""  # containers of two tenants never share a private network
     limits: Limits = Limits()
-    tty: bool = False
-    interactive: bool = False  # keep stdin open for whoever attaches
     foreground: bool = False  # when the one attached goes away, the workload ends
-    ttl_seconds: float | None = None
-    grace_seconds: float = 10.0
     devices: tuple[GrantedDevice, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    image: str = ""  # engines: what the root is made from
-    entrypoint: tuple[str, ...] | None = None  # None: the image's own; (): none, the command stands alone
-    user: str = ""  # "uid", "uid:gid" or a name; empty: the backend's default
-    shm_bytes: int | None = None
-    read_only: bool = False
-    platform: str = ""  # as in linux/amd64; empty: the host's
-    labels: dict[str, str] = {}
-    options: dict[str, Any] = {}  # for this backend alone, already checked
+    volumes: tuple[Volume, ...] = ()
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # for this backend alone, already checked
     private: bool = (
         False  # asked for by a remote caller: no folder of the host is shared, not even the working directory
     )
-    owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: whoever makes it
+    owner: int = -1  # the uid it is made for; a host service runs it as that one. -1: the caller's own
     peers: Peers | None = None  # of a job of several ranks
     delegated: Request | None = None  # what a scheduler has to find; None: its devices are booked, and are in `devices`
 
@@ -262,7 +308,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str | None = None
     tty: bool = False
-    user: str = ""  # "uid" or "uid:gid"; empty: whoever the workload's command is
+    user: str = ""  # "uid" or "uid:gid"; empty: the user of the workload's command
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -329,6 +375,29 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[PlacedDevice, ...] = ()
 
 
+class Watch(Protocol):
+    """A thread that follows a backend's events."""
+
+    def close(self) -> None: ...
+
+
+class StoredImage(Protocol):
+    """What a backend knows of an image that it has."""
+
+    @property
+    def snapshot(self) -> str: ...  # of which snapshot it was made; "" if of none
+    @property
+    def names(self) -> tuple[str, ...]: ...  # tags and digests
+
+
+class Forecast(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a workload could be placed, before it is created. `waits_for`: why it could not be now; empty if it could,
+    or if that is not known. What could never be placed is refused by `render`."""
+
+    waits_for: str = ""
+    notes: tuple[str, ...] = ()  # the form of its request and why, and what each node says to it
+
+
 class Scheduler(Protocol):
     """Optional, beside `Backend`: the devices belong to a domain of their own (a cluster), whose scheduler chooses them
     after `create`. What was created outlives its creator, and `create` finds it again by its id."""
@@ -364,30 +433,8 @@ class Backend(Protocol):
         """Whether workloads can run here at all."""
         ...
 
-    def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
-        """Whether this limit would really be enforced."""
-        ...
-
-    def can_network(self, network: Network) -> Capability:
-        """Whether a workload can have this network here."""
-        ...
-
-    def inspect_image(self, image: str) -> None:
-        """Find out what `render` has to know of an image. That may take time; `render` is called while everybody else
-        waits for the ledger. Raises BackendUnavailable."""
-        ...
-
     def render(self, workload: Workload, folder: Path) -> Realisation:
         """The native form; looks, touches nothing. Raises Unsupported or InvalidRequest with all reasons."""
-        ...
-
-    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
-        """Fetch what the plan needs and is not here yet, such as an image, and give the final form: the one that is
-        sent, recorded and compared. That may take time."""
-        ...
-
-    def outdated(self, realisation: Realisation) -> bool:
-        """Whether what it was rendered from has changed since, so that `finalise` would give another form."""
         ...
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
@@ -401,33 +448,16 @@ class Backend(Protocol):
         ...
 
     def status(self, handle: Handle) -> Status: ...
-
-    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
-        """Many at once, by sandbox id: one question to an engine, not one for each."""
-        ...
-
     def wait(self, handle: Handle, timeout: float | None = None) -> Status: ...
     def attach(self, handle: Handle) -> Session: ...
-    def exec(self, handle: Handle, command: Exec) -> Session: ...
 
     def logs(self, handle: Handle, *, follow: bool = False) -> Iterator[LogRecord]:
         """What the command has written, oldest first. `follow`: go on until it ends.
 
-        While it follows, a record without data comes every second or so in which nothing was written: whoever reads in
-        a thread can stop there.
+        While it follows, a record without data comes every second or so in which nothing was written, so that a
+        reader in a thread can stop there.
         """
         ...
-
-    def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
-        """Unpack a tar stream below `path`, as the workload's user, never outside its root."""
-        ...
-
-    def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
-        """`path` as a tar stream; its entries are relative, named after the last part of the path."""
-        ...
-
-    def pause(self, handle: Handle) -> None: ...
-    def resume(self, handle: Handle) -> None: ...
 
     def stop(self, handle: Handle, grace_seconds: float) -> None:
         """Ask, then force. Returns when the workload is gone."""
@@ -438,26 +468,198 @@ class Backend(Protocol):
         ...
 
     def discard(self, handle: Handle) -> None:
-        """See to it that nothing is left of a creation that was not finished, whoever began it. Idempotent.
+        """See to it that nothing is left of an unfinished creation, no matter which process began it. Idempotent.
 
         The handle may say no more than the sandbox's id and folder. Raises BackendUnavailable if it cannot be proved.
         """
         ...
 
+
+# --- what a backend may have beside that; `Scheduler` above is another
+
+
+@runtime_checkable
+class EnforcesLimits(Protocol):
+    """Whether it can enforce a limit depends on the host. Without it the delivery table alone decides."""
+
+    def can_limit(self, limit: Literal["cpu", "memory", "pids"]) -> Capability:
+        """Whether this limit would really be enforced."""
+        ...
+
+
+@runtime_checkable
+class GivesNetworks(Protocol):
+    """Which networks it can give depends on the host. Without it a workload has the host's network, and no other."""
+
+    def can_network(self, network: Network) -> Capability:
+        """Whether a workload can have this network here."""
+        ...
+
+
+@runtime_checkable
+class PreparesImages(Protocol):
+    """What is rendered depends on something that has to be fetched or looked up first, such as an image."""
+
+    def inspect_image(self, image: str) -> None:
+        """Find out what `render` has to know of an image. That may take time; `render` is called while all others
+        wait for the ledger. Raises BackendUnavailable."""
+        ...
+
+    def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
+        """Fetch what the plan needs and is not here yet, and give the final form: the one that is sent, recorded and
+        compared. That may take time."""
+        ...
+
+    def outdated(self, realisation: Realisation) -> bool:
+        """Whether what it was rendered from has changed since, so that `finalise` would give another form."""
+        ...
+
+
+@runtime_checkable
+class KeepsVolumes(Protocol):
+    """It keeps named volumes, which outlive workloads."""
+
+    def check_volumes(self, volumes: Sequence[Volume]) -> list[Problem]:
+        """What stands against these volumes now, above all that one is missing which must not be created. Makes none:
+        `finalise` or `create` does. Not called while others wait for the ledger. Raises BackendUnavailable."""
+        ...
+
+
+@runtime_checkable
+class Forecasts(Protocol):
+    """A scheduler that can say beforehand where a workload could be placed."""
+
+    def forecast(self, workload: Workload) -> Forecast:
+        """For `explain`: creates nothing. Raises as `render` does."""
+        ...
+
+
+@runtime_checkable
+class ImageStore(Protocol):
+    """It has images of its own, snapshots of sandboxes among them."""
+
+    def image(self, reference: str) -> StoredImage | None:
+        """None if it is not here. Raises BackendUnavailable."""
+        ...
+
+
+@runtime_checkable
+class Surveys(Protocol):
+    """It tells of many workloads in one answer. Without it each is asked for its status."""
+
+    def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
+        """By sandbox id."""
+        ...
+
+
+@runtime_checkable
+class ExecutesCommands(Protocol):
+    def exec(self, handle: Handle, command: Exec) -> Session: ...
+
+
+@runtime_checkable
+class CopiesFiles(Protocol):
+    def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
+        """Unpack a tar stream below `path`, as the workload's user, never outside its root."""
+        ...
+
+    def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
+        """`path` as a tar stream; its entries are relative, named after the last part of the path."""
+        ...
+
+
+@runtime_checkable
+class Pauses(Protocol):
+    def pause(self, handle: Handle) -> None: ...
+    def resume(self, handle: Handle) -> None: ...
+
+
+@runtime_checkable
+class Expires(Protocol):
+    """The end of a running workload can be moved."""
+
     def set_expiry(self, handle: Handle, at: float | None) -> None:
         """Give a running workload another end, in seconds since the epoch; None: it does not end by itself."""
         ...
 
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """It counts a time to live by a clock of its own, which does not jump."""
+
+    def overdue(self, handle: Handle) -> bool: ...
+
+
+@runtime_checkable
+class MeasuresUsage(Protocol):
     def usage(self, handle: Handle) -> Usage: ...
 
+
+@runtime_checkable
+class ForwardsPorts(Protocol):
     def connect(self, handle: Handle, port: int) -> socket.socket:
         """A TCP connection to a port of the workload's own loopback. Raises NotFound if nothing listens there."""
         ...
 
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
     def snapshot(self, handle: Handle, name: str) -> str:
-        """Keep the workload's files as an image; its reference. Raises Unsupported where the backend cannot."""
+        """Keep the workload's files as an image; its reference."""
         ...
 
     def remove_snapshot(self, image: str) -> None:
         """Remove what `snapshot` has made. Idempotent. Raises Conflict while something is made of it."""
         ...
+
+
+@runtime_checkable
+class Watches(Protocol):
+    """It tells by itself what happens to its workloads."""
+
+    def watch(self, on_change: Callable[[str, str], None]) -> Watch:
+        """Follow it in a thread: `on_change(sandbox id, what)`; an id of "" says: look at all."""
+        ...
+
+
+@runtime_checkable
+class SeesForeignHolders(Protocol):
+    """It knows of workloads on this host that are not dibs' own and may have devices."""
+
+    def external_holders(self, ours: Callable[[], Collection[str]]) -> list[Any]:
+        """Those that run and have devices, but for those with an id of `ours`. Raises BackendUnavailable."""
+        ...
+
+
+class SharedEngine(Backend, SeesForeignHolders, Protocol):
+    """A backend whose engine others use, too."""
+
+
+P = TypeVar("P")
+_REFUSED: dict[type, tuple[str, str, str]] = {
+    ExecutesCommands: ("run a further command in a sandbox", "exec", "NOT_SUPPORTED"),
+    CopiesFiles: ("copy files into or out of a sandbox", "files", "NOT_SUPPORTED"),
+    Pauses: ("pause a sandbox", "pause", "PAUSE_UNSUPPORTED"),
+    Expires: ("move the end of a sandbox", "expires", "NOT_SUPPORTED"),
+    MeasuresUsage: ("say what a sandbox uses", "usage", "NOT_SUPPORTED"),
+    ForwardsPorts: ("connect to a port of a sandbox", "port", "NOT_SUPPORTED"),
+    TakesSnapshots: ("keep the files of a sandbox as an image", "snapshot", "SNAPSHOT_UNSUPPORTED"),
+}
+
+
+def must(backend: Backend, protocol: type[P]) -> P:
+    """The backend as one that has these verbs. Raises Unsupported where it has not."""
+    if isinstance(backend, protocol):
+        return backend
+    what, field, code = _REFUSED[protocol]
+    raise Unsupported(
+        f"the {backend.name} backend cannot {what}", field=field, value=backend.name, code=code,
+        remedy="use another backend; `dibs table` says what each of them delivers",
+    )  # fmt: skip
+
+
+def survey(backend: Backend, handles: Sequence[Handle]) -> dict[str, Status]:
+    """The status of many workloads, by sandbox id: in one answer where the backend can."""
+    if isinstance(backend, Surveys):
+        return backend.survey(handles)
+    return {handle.sandbox_id: backend.status(handle) for handle in handles}

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from dibs.backends import within
+from dibs.backends import safe_open
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, CommandFailed
 
@@ -29,6 +29,7 @@ STANDARD = {
     "ptmx": (5, 2),
 }
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
+_CAP_SYS_PTRACE = 19
 _TERMINALS = range(136, 144)  # the major numbers of pseudo terminals
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -124,6 +125,11 @@ def status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
+def may_look_at_all() -> bool:
+    """Whether this process may look at those of other users."""
+    return os.geteuid() == 0 or bool(int(status(os.getpid()).get("CapEff", "0"), 16) >> _CAP_SYS_PTRACE & 1)
+
+
 def capabilities(lines: Mapping[str, str]) -> str:
     """All capability sets of a process, by its status; `none` if every one of them is empty."""
     sets = (("permitted", "CapPrm"), ("effective", "CapEff"), ("inheritable", "CapInh"), ("bounding", "CapBnd"))
@@ -138,11 +144,15 @@ def user(pid: int, lines: Mapping[str, str]) -> str:
     """
     told = []
     for kind, key in (("uid", "Uid"), ("gid", "Gid")):
-        with open(f"/proc/{pid}/{kind}_map") as file:
-            rows = [[int(word) for word in line.split()] for line in file]
+        rows = _id_map(pid, kind)
         ids = dict.fromkeys(_inside(int(word), rows) for word in lines[key].split())
         told.append("/".join(ids))
     return ":".join(told)
+
+
+def _id_map(pid: int, kind: str) -> list[list[int]]:
+    with open(f"/proc/{pid}/{kind}_map") as file:
+        return [[int(word) for word in line.split()] for line in file]
 
 
 def _inside(number: int, rows: list[list[int]]) -> str:
@@ -155,6 +165,20 @@ def _inside(number: int, rows: list[list[int]]) -> str:
 def groups(lines: Mapping[str, str]) -> str:
     """The further groups of a process, by their numbers on the host."""
     return ",".join(sorted(lines.get("Groups", "").split(), key=int)) or "none"
+
+
+def further_groups(pid: int, lines: Mapping[str, str]) -> set[int]:
+    """The further groups of a process as it has them itself; one that its namespace does not know by its number on the
+    host. OSError if the map cannot be read."""
+    rows = _id_map(pid, "gid")
+    told = [_inside(int(number), rows) for number in lines.get("Groups", "").split()]
+    return {int(number.rpartition(" ")[2]) for number in told}
+
+
+def control_groups(pid: int) -> frozenset[str]:
+    """The paths of the control groups that a process is in. OSError if they cannot be read."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        return frozenset(line.rstrip("\n").split(":", 2)[2] for line in file)
 
 
 def members(pid: int) -> list[int]:
@@ -199,7 +223,7 @@ def check_command(pid: int, command: str, path: str, workdir: str, runs: Callabl
     trouble = ""
     for name in names:
         try:
-            with within.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as file:
+            with safe_open.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as file:
                 wrong = _wrong_program(root, file, workdir, runs)
         except OSError as error:
             # A folder of PATH that may not be searched has no commands, as for a shell.
@@ -224,10 +248,10 @@ def _wrong_program(root: str, file: int, workdir: str, runs: Callable[[str], boo
         return "it is a folder"
     if not stat.S_ISREG(mode):
         return "it is not a regular file"
-    if not runs(within.again(file)):
+    if not runs(safe_open.again(file)):
         return "it is not executable"
     try:
-        line = within.head(file, 256).split(b"\n")[0]
+        line = safe_open.head(file, 256).split(b"\n")[0]
     except PermissionError:
         return ""  # a program may be executable without being readable
     found = line[2:].split()
@@ -235,7 +259,7 @@ def _wrong_program(root: str, file: int, workdir: str, runs: Callable[[str], boo
         return ""
     name = os.fsdecode(found[0])
     try:
-        with within.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as interpreter:
+        with safe_open.opened(root, name if name.startswith("/") else f"{workdir}/{name}") as interpreter:
             if stat.S_ISREG(os.fstat(interpreter).st_mode):
                 return ""
     except OSError:

@@ -37,37 +37,58 @@ limit, the generated code keeps no account. Every failure is a ``CelError``; the
 What is not there: protobuf messages and enums.
 """
 
-from dibs.cel import libraries
-from dibs.cel.declarations import Cost, Function, Library, Overload, linear, method
-from dibs.cel.environment import Environment, Program
-from dibs.cel.errors import (
-    CelCancelledError,
-    CelCompileError,
-    CelCostError,
-    CelError,
-    CelRuntimeError,
-    CelSyntaxError,
-    CelTypeError,
-)
-from dibs.cel.types import (
-    ANY,
-    BOOL,
-    BYTES,
-    DOUBLE,
-    DYN,
-    INT,
-    NULL,
-    STRING,
-    UINT,
-    Type,
-    list_of,
-    map_of,
-    object_type,
-    opaque,
-    optional_of,
-    parameter,
-)
-from dibs.cel.values import NONE, BoolKey, DefaultMap, Optional, TypeValue, Uint, equals, to_python
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dibs.cel import libraries
+    from dibs.cel.declarations import Cost, Function, Library, Overload, linear, method
+    from dibs.cel.environment import Environment, Program
+    from dibs.cel.errors import (
+        CelCancelledError,
+        CelCompileError,
+        CelCostError,
+        CelError,
+        CelRuntimeError,
+        CelSyntaxError,
+        CelTypeError,
+    )
+    from dibs.cel.types import (
+        ANY,
+        BOOL,
+        BYTES,
+        DOUBLE,
+        DYN,
+        INT,
+        NULL,
+        STRING,
+        UINT,
+        Type,
+        list_of,
+        map_of,
+        object_type,
+        opaque,
+        optional_of,
+        parameter,
+    )
+    from dibs.cel.values import NONE, BoolKey, DefaultMap, Optional, TypeValue, Uint, equals, to_python
+
+# Loaded on first use: code that needs only the errors or quantities does not pay for the compiler.
+_HOME = {
+    name: module
+    for module, names in {
+        "declarations": "Cost Function Library Overload linear method",
+        "environment": "Environment Program",
+        "errors": "CelCancelledError CelCompileError CelCostError CelError CelRuntimeError CelSyntaxError CelTypeError",
+        "types": (
+            "ANY BOOL BYTES DOUBLE DYN INT NULL STRING UINT "
+            "Type list_of map_of object_type opaque optional_of parameter"
+        ),
+        "values": "NONE BoolKey DefaultMap Optional TypeValue Uint equals to_python",
+    }.items()
+    for name in names.split()
+}
 
 __all__ = [
     "ANY",
@@ -111,3 +132,16 @@ __all__ = [
     "parameter",
     "to_python",
 ]
+
+
+if not TYPE_CHECKING:  # else a checker would believe every name
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name == "libraries":
+            return import_module(f"{__name__}.libraries")
+        module = _HOME.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{module}"), name)

@@ -25,6 +25,7 @@ from dibs.cel.values import (
     no_overload,
     size,
     type_name,
+    unlike,
 )
 
 # What evaluating an expression may raise and `&&`, `||` may absorb. KeyError comes from plain dict access.
@@ -180,6 +181,8 @@ def contains(container: Any, item: Any) -> bool:
             return item in container
         if hasattr(kind, "__cel_strict__"):
             return any(type(element) is kind and item == element for element in container)
+        if kind is Optional:
+            return any(not unlike(item, element) and equals(item, element) for element in container)
         return any(equals(item, element) for element in container)
     if isinstance(container, dict):
         try:

@@ -93,6 +93,9 @@ class Optional:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Optional):
             return NotImplemented
+        if self.present and other.present and other.value is None and hasattr(type(self.value), "__cel_strict__"):
+            # `==` itself answers for null; optionals ask the value, and Kubernetes' own types know only their like.
+            raise no_overload("_==_", self.value, other.value)
         return self.present == other.present and (not self.present or equals(self.value, other.value))
 
     def __hash__(self) -> int:
@@ -194,6 +197,15 @@ def equals(left: Any, right: Any) -> bool:
     return False
 
 
+def unlike(left: Any, right: Any) -> bool:
+    """Whether two values cannot be compared: one of Kubernetes' own types, in optionals or not, and something else."""
+    while type(left) is Optional and type(right) is Optional and left.present and right.present:
+        left, right = left.value, right.value
+        if right is None and hasattr(type(left), "__cel_strict__"):
+            return True
+    return type(left) is not type(right) and right is not None and hasattr(type(left), "__cel_strict__")
+
+
 class _Visits:
     __slots__ = ("left",)
 
@@ -222,6 +234,8 @@ def _deep(left: Any, right: Any, visits: _Visits) -> bool:
             raise CelCostError(f"comparing two values takes more than {MAX_VISITS} steps")
         if type(one) is not type(other) and other is not None and hasattr(type(one), "__cel_strict__"):
             continue  # The error of such a comparison does not count inside of a list or map.
+        if type(one) is Optional and type(other) is Optional and unlike(one, other):
+            continue
         if not (_deep(one, other, visits) if isinstance(one, list | dict) else equals(one, other)):
             return False
     return True

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dibs.claims.allocator import STEP_BUDGET, Allocator, Outcome, allocate
+    from dibs.claims.allocator import Allocator, Outcome, allocate
     from dibs.claims.claim import (
         AllocationResult,
         DeviceClass,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         from_builtins,
         to_builtins,
     )
+    from dibs.claims.search import STEP_BUDGET
     from dibs.claims.slices import Device, DeviceTaintRule, ResourceSlice
     from dibs.claims.validation import validate
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _HOME = {
     name: module
     for module, names in {
-        "allocator": "STEP_BUDGET Allocator Outcome allocate",
+        "allocator": "Allocator Outcome allocate",
         "claim": "AllocationResult DeviceClass DeviceRequestAllocationResult ResourceClaim ResourceClaimTemplate",
         "explanation": "Explanation PoolTrouble RequestExplanation Verdict",
         "failures": "BadClaim BadPool Cancelled GaveUp",
@@ -55,6 +56,7 @@ _HOME = {
         "inventory": "Inventory",
         "nodes": "Node",
         "objects": "any_from_builtins decode decode_any encode from_builtins to_builtins",
+        "search": "STEP_BUDGET",
         "slices": "Device DeviceTaintRule ResourceSlice",
         "validation": "validate",
     }.items()

@@ -18,13 +18,9 @@ from dibs.claims.identity import Allocated
 from dibs.claims.inventory import Inventory, World
 from dibs.claims.nodes import Node
 from dibs.claims.results import allocation_result
-from dibs.claims.search import Search
+from dibs.claims.search import STEP_BUDGET, Search
 from dibs.claims.slices import ResourceSlice
 from dibs.claims.wanted import Classes, Wanted, wanted_by
-
-# Some seconds of work, about what Kubernetes allows for one node (10 s). What gets there is a knot that more steps
-# would hardly untie.
-STEP_BUDGET = 500_000
 
 
 class Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from dibs.cel.kubernetes import Quantity
+from dibs.cel.quantity import Quantity
 from dibs.claims.meta import Amount
 from dibs.claims.slices import CapacityRequestPolicy, DeviceCapacity
 

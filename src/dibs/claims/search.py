@@ -20,6 +20,9 @@ from dibs.claims.identity import DeviceId
 from dibs.claims.lookahead import Lookahead
 from dibs.claims.wanted import MAX_RESULTS, Wanted
 
+# Some seconds of work, about what Kubernetes allows for one node (10 s). What gets there is a knot that more steps
+# would hardly untie.
+STEP_BUDGET = 500_000
 _NOBODY: Mapping[DeviceId, str] = {}
 _FAILED, _TOO_MANY = 1, 2  # too many devices: no other device of the same claim can help, only an alternative
 
@@ -61,13 +64,16 @@ class Search:
         choosing: set[int],
         budget: int,
         cancelled: Callable[[], bool] | None,
+        most: int | None = MAX_RESULTS,
     ) -> None:
-        """`choosing`: the indices of the groups that are a choice (`firstAvailable`)."""
+        """`choosing`: the indices of the groups that are a choice (`firstAvailable`). `most`: how many devices a claim
+        may be given; None where it is none that Kubernetes has to store."""
         self.attempt = attempt
         self.groups = groups
         self.choosing = choosing
         self.budget = budget
         self.cancelled = cancelled
+        self.most = most
         self.steps = 0
         self.furthest = 0  # devices placed at most
         self.furthest_group = 0
@@ -114,7 +120,8 @@ class Search:
         self.chosen[group] = wanted
         if wanted.everything and not wanted.positions:
             return _FAILED
-        if len(self.attempt.given[wanted.claim_index]) + wanted.need > MAX_RESULTS and wanted.need > 0:
+        most = self.most
+        if most is not None and len(self.attempt.given[wanted.claim_index]) + wanted.need > most and wanted.need > 0:
             return _TOO_MANY
         return self._pick(stack, group, wanted, 0, 0, None)
 

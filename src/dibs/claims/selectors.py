@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dibs.cel.errors import CelCompileError, CelError, CelRuntimeError, CelTypeError
-from dibs.cel.kubernetes import Semver
+from dibs.cel.semver import Semver
 from dibs.claims.capacity import INT64_MAX, quantity
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dibs.cel.kubernetes import Quantity
+from dibs.cel.quantity import Quantity
 from dibs.claims.capacity import INT64_MAX, MILLI, NANO, quantity
 from dibs.claims.fielderrors import FieldErrors
 from dibs.claims.meta import Amount, NodeSelector

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dibs.cel.kubernetes import Quantity
+from dibs.cel.quantity import Quantity
 from dibs.claims.capacity import CapacityError, Consumption, consumption, quantity
 from dibs.claims.claim import (
     ALL,

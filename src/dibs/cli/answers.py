@@ -280,6 +280,7 @@ class BackendExplanation(Answer):
     waits_for: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
     notes: tuple[str, ...] | UnsetType = UNSET
+    delegated_to: str | UnsetType = UNSET
 
 
 class Explanation(Answer):

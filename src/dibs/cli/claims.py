@@ -68,7 +68,7 @@ def solve(files: tuple[str, ...], node: str | None, feature_gates: str | None, s
       dibs claims solve -f all.yaml --feature-gates DRADeviceTaints=false
     """
     from dibs.cli.claims_output import problem_lines, solved_data, solved_lines
-    from dibs.cli.claims_solving import Unsolvable, exit_code, gather, read_gates, solve_on
+    from dibs.cli.claims_solve import Unsolvable, exit_code, gather, read_gates, solve_on
     from dibs.errors import InvalidRequest
 
     gates = read_gates(feature_gates)

@@ -11,7 +11,7 @@ from dibs.errors import quoted
 
 if TYPE_CHECKING:
     from dibs.claims import Explanation, RequestExplanation, ResourceSlice
-    from dibs.cli.claims_solving import Answer, Case
+    from dibs.cli.claims_solve import Answer, Case
     from dibs.devices.manifests import ManifestProblem, Manifests
 
 # Why a device was not given, nearest miss first: the later the check, the nearer it was.

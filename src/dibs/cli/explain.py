@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from dibs import errors
-from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
-from dibs.cli.output import Cell, output_option, paint, problem_lines, show, show_data, simulated_banner, table
+from dibs.cli.options import REQUEST, read_spec
+from dibs.cli.output import Cell, paint, problem_lines, say, show, show_data, simulated_banner, table
+from dibs.cli.verb import Misuse, Option, output_format, verb
 
 if TYPE_CHECKING:
     from dibs.plan.explanation import BackendExplanation, Explanation, WishExplanation
@@ -18,17 +17,17 @@ _COLOURS = {
     "chosen": "green", "free": "", "busy": "yellow", "external": "yellow", "queued": "yellow", "unhealthy": "red",
     "tainted": "red", "cannot": "red", "taken": "", "no match": "dim",
 }  # fmt: skip
-_MOST_ROWS = 40  # of one wish in a table; -o json has them all
+_MOST_ROWS = 40  # of one request in a table; -o json has them all
 
 
-@click.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
-@resource_options
-@workload_options
-@click.option("--cluster", metavar="CONTEXT", help="For pod/NAME and claim/NAME: a context of your kubeconfig.")
-@click.option("-n", "--namespace", metavar="NAME", help="For pod/NAME and claim/NAME: their namespace.")
-@click.option("--openshell", metavar="FILE", help="Explain this OpenShell request (CreateSandboxRequest as JSON).")
-@output_option(wide=False)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@verb(
+    *REQUEST,
+    Option("--cluster", metavar="CONTEXT", help="For pod/NAME and claim/NAME: a context of your kubeconfig."),
+    Option("-n", "--namespace", metavar="NAME", help="For pod/NAME and claim/NAME: their namespace."),
+    Option("--openshell", metavar="FILE", help="Explain this OpenShell request (CreateSandboxRequest as JSON)."),
+    output_format(wide=False),
+    rest="command",
+)
 def explain(
     command: tuple[str, ...],
     output: str,
@@ -51,14 +50,15 @@ def explain(
       dibs explain pod/train-0 -n team-a
       dibs explain --openshell request.json
     """
-    from dibs.cli.waiting import subject_of, why
+    if command and "/" in command[0]:
+        from dibs.cli.why_pending import subject_of, why
 
-    if subject_of(command) is not None:
-        given = {"--cluster": cluster, "--namespace": namespace, "-o": None if output == "table" else output}
-        before = [word for flag, value in given.items() if value is not None for word in (flag, value)]
-        return int(why.main([*before, *command], prog_name="dibs explain", standalone_mode=False) or 0)
+        if subject_of(command) is not None:
+            given = {"--cluster": cluster, "--namespace": namespace, "-o": None if output == "table" else output}
+            before = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+            return int(why.main([*before, *command], prog_name="dibs explain", standalone_mode=False) or 0)
     if cluster is not None or namespace is not None:
-        raise click.UsageError("--cluster and --namespace go with pod/NAME or claim/NAME")
+        raise Misuse("--cluster and --namespace go with pod/NAME or claim/NAME")
     from dibs.remote.choose import open_service
 
     spec = read_spec(values, command) if openshell is None else _openshell_spec(openshell, values, command)
@@ -77,7 +77,9 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
     """What an OpenShell request asks for. What of it does not apply is told on stderr."""
     given = [name for name in ("gpu", "device", "claim", "where", "cpu", "memory", "image", "file") if values.get(name)]
     if given or command:
-        raise click.UsageError(f"--openshell does not go together with {', '.join(given) or 'a command'}")
+        raise Misuse(f"--openshell does not go together with {', '.join(given) or 'a command'}")
+    import click
+
     from dibs.gateway.openshell.documents import read_document
     from dibs.gateway.openshell.requests import Rules
     from dibs.home import find_home
@@ -95,11 +97,11 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
         wanted = read_document(file.read(), rules)
     backend = wanted.spec.backend
     for note in wanted.unused:
-        click.echo(f"not applicable: {note}", err=True)
+        say(f"not applicable: {note}")
     for name in wanted.blocks:
         if name != family(backend):
             unless = f" unless it runs on {name}" if backend == "auto" else f": it runs on {backend}"
-            click.echo(f"not applicable: driver_config.{name}{unless}", err=True)
+            say(f"not applicable: driver_config.{name}{unless}")
     return wanted.spec
 
 
@@ -124,8 +126,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     for backend in explanation.backends:
         if backend.wishes not in shown:  # the devices are the same everywhere, unless a backend was told which ones
             shown.append(backend.wishes)
-            for wish in backend.wishes:
-                lines += ["", *_wish_lines(wish)]
+            for selector in backend.wishes:
+                lines += ["", *_wish_lines(selector)]
     lines += [paint(f"cannot be read: {error}", "red") for error in explanation.source_errors]
     if explanation.queue_length:
         lines += ["", f"{explanation.queue_length} waiting in front; who came first is served first"]
@@ -133,7 +135,10 @@ def explanation_lines(explanation: Explanation) -> list[str]:
 
 
 def _backend_lines(backend: BackendExplanation) -> list[str]:
-    if backend.ok:
+    if backend.ok and backend.delegated_to:
+        told = paint("would wait", "yellow") if backend.waits_for else paint("would be delivered", "green")
+        lines = [f"{backend.backend:<9} {told}: the scheduler of {backend.delegated_to} chooses"]
+    elif backend.ok:
         got = ", ".join(device.rpartition("/")[2] for device in backend.devices) or "no devices"
         lines = [f"{backend.backend:<9} {paint('would be delivered', 'green')}: {got}"]
     elif backend.waits_for:
@@ -146,14 +151,14 @@ def _backend_lines(backend: BackendExplanation) -> list[str]:
     return lines
 
 
-def _wish_lines(wish: WishExplanation) -> list[str]:
-    wanted = "all" if wish.wanted is None else str(wish.wanted)
+def _wish_lines(selector: WishExplanation) -> list[str]:
+    wanted = "all" if selector.wanted is None else str(selector.wanted)
     order = {"chosen": 0, "free": 1, "busy": 2, "external": 2, "queued": 2, "unhealthy": 3, "cannot": 4, "taken": 5}
-    verdicts = sorted(wish.verdicts, key=lambda v: (order.get(v.fate.value, 9), v.miss))
+    verdicts = sorted(selector.verdicts, key=lambda v: (order.get(v.fate.value, 9), v.miss))
     rows: list[list[Cell]] = [
         [v.device.rpartition("/")[2], (v.fate.value, _COLOURS[v.fate.value]), v.reason] for v in verdicts[:_MOST_ROWS]
     ]
-    title = f"{wish.wish}: {wanted} wanted of {len(wish.verdicts)}"
+    title = f"{selector.wish}: {wanted} wanted of {len(selector.verdicts)}"
     more = len(verdicts) - _MOST_ROWS
     return [
         title,

@@ -1,19 +1,20 @@
-"""The command `dibs`: its verbs, loaded when they are called, and the one place where errors become exit codes."""
+"""The command `dibs` as click reads it: its verbs, loaded when they are called. Plain lines go through `quick`."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import sys
-from typing import Any
 
 import click
 
 from dibs._version import __version__
 from dibs.cli.characters import forgive
+from dibs.cli.clicked import command
+from dibs.cli.outcome import exit_code
+from dibs.cli.verb import Verb
 from dibs.cli.verbs import COMMANDS, help_page
-from dibs.errors import DibsError, Internal, exit_code_of, quoted
+from dibs.errors import quoted
 
 
 class Page(click.HelpFormatter):
@@ -39,9 +40,11 @@ class Verbs(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry[0].partition(":")
-        command = getattr(importlib.import_module(module), attribute or cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        found = getattr(importlib.import_module(module), attribute or cmd_name)
+        if isinstance(found, Verb):
+            return command(cmd_name, found)
+        assert isinstance(found, click.Command)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,51 +73,19 @@ def dibs(gateway: str | None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """The whole command line; returns the exit code. No traceback reaches a user, except for a defect of ours."""
-    from dibs.cli.output import fail
-
+    """The whole command line; returns the exit code."""
     forgive(sys.stdout, sys.stderr)
+    return exit_code(lambda: _call(arguments), arguments)
+
+
+def _call(arguments: list[str]) -> object:
     try:
-        result = dibs.main(arguments, prog_name="dibs", standalone_mode=False)
-        sys.stdout.flush()
+        return dibs.main(arguments, prog_name="dibs", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
         error.show(sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+    except click.Abort:
+        click.echo("interrupted", err=True)  # click has ended the line
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of our output has gone, and nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except DibsError as error:
-        fail(error, _format_of(arguments))
-        return exit_code_of(error)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        fail(
-            Internal(
-                error.strerror or str(error),
-                field=str(error.filename or "system"),
-                code="SYSTEM_ERROR",
-                remedy="see `dibs doctor`",
-            ),
-            _format_of(arguments),
-        )
-        return Internal.exit_code
-    return result if isinstance(result, int) else 0
-
-
-def _format_of(arguments: list[str]) -> str:
-    """The output format that was asked for, for errors that come before or outside of a command."""
-    own: list[Any] = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for number, word in enumerate(own):
-        for start in ("-o=", "-o", "--output="):
-            if word.startswith(start) and word[len(start) :] in ("json", "yaml"):
-                return str(word[len(start) :])
-        if word in ("-o", "--output") and number + 1 < len(own) and own[number + 1] in ("json", "yaml"):
-            return str(own[number + 1])
-    return "table"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-BACKENDS = ("auto", "local", "docker", "podman", "kubernetes")
-
 
 def sandbox_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
     from dibs.errors import DibsError
@@ -51,7 +49,10 @@ def device_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
 
 
 def backend_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
-    return [name for name in BACKENDS if name.startswith(incomplete)]
+    from dibs.backends import installed
+
+    offered = [name for name in installed.names() if not installed.declared(name).testing]
+    return [name for name in ("auto", *offered) if name.startswith(incomplete)]
 
 
 def gpu_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:

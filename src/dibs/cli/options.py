@@ -1,111 +1,49 @@
-"""The options that describe a sandbox, shared by `run`, `sandbox create` and `explain`."""
+"""The options that describe a sandbox, shared by `run`, `sandbox create` and `explain`.
+
+Those of fields come from the table in `request.fields`; here is what a command line adds to it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import click
-
-from dibs.cli.names import backend_names, device_names, gpu_requests
+from dibs.cli import names
+from dibs.cli.verb import Option
 from dibs.errors import InvalidRequest, Problem
-from dibs.request.spec import ELSEWHERE, SandboxSpec, family, parse_spec
+from dibs.request.fields import DEVICES, ENVIRONMENT, FIELDS, FLAG, LIFE, SECTIONS
+from dibs.request.spec import SandboxSpec, parse_spec
 
-_RESOURCES = (
-    click.option(
-        "--gpu", "--gpus", "gpu", multiple=True, is_flag=False, flag_value="1", metavar="[REQUEST]",
-        shell_complete=gpu_requests,
-        help="GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
+# Options that are no fields of a request, by the field after which the help shows them.
+_BESIDE = {
+    "gpu": Option("--gres", section=DEVICES, multiple=True, hidden=True),  # Slurm's spelling
+    "env": Option(
+        "--clean-env", section=ENVIRONMENT, flag=True, help="Start from an empty environment, not from yours."
     ),
-    click.option("--gres", multiple=True, hidden=True),  # Slurm's spelling
-    click.option(
-        "--device", multiple=True, metavar="NAME", shell_complete=device_names,
-        help="An exact device: nvidia.com/gpu=0, a UUID or an id.",
+    "labels": Option(
+        "-f", "--file", section=LIFE, kind="file", help="Read the request from YAML or JSON; options add to it."
     ),
-    click.option("--where", multiple=True, metavar="CEL", help="Only GPUs for which this CEL expression is true."),
-    click.option("--claim", metavar="FILE|NAME", help="A DRA claim instead: a YAML file, or a kept one."),
-    click.option("--cpu", metavar="N", help="Processors at most: 2, 0.5, 500m."),
-    click.option("--memory", metavar="SIZE", help="Memory at most: 4Gi, 512Mi."),
-    click.option("--pids", metavar="N", help="Processes at most."),
-    click.option("--allow-busy", is_flag=True, help="Also take GPUs that processes outside dibs use."),
-    click.option(
-        "--backend", metavar="NAME", shell_complete=backend_names,
-        help="Where to run: auto, local, docker, podman, kubernetes. Default: auto.",
-    ),
-)  # fmt: skip
-_WORKLOAD = (
-    click.option("--name", help="A name for it; else it gets an id."),
-    click.option("-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable; alone: with your own value."),
-    click.option("--clean-env", is_flag=True, help="Start from an empty environment, not from yours."),
-    click.option("-w", "--workdir", metavar="DIR", help="Where it runs, writable. Default: here."),
-    click.option("--root", metavar="DIR|TAR", help="Another root file system. Default: this host's."),
-    click.option("--image", metavar="IMAGE", help="A container image, or an image of the configuration."),
-    click.option("--entrypoint", metavar="WORD", help="In place of the image's own; an empty one: none."),
-    click.option("--user", metavar="UID[:GID]", help="Run as this user of the sandbox."),
-    click.option("--shm-size", "shm", metavar="SIZE", help="The size of /dev/shm: 1Gi."),
-    click.option("--read-only", "read_only", is_flag=True, help="Its root cannot be written to."),
-    click.option("--platform", metavar="OS/ARCH", help="Of the image: linux/amd64. Default: this host's."),
-    click.option(
-        "--network", metavar="host|none|private",
-        help="private: its own, with a way out. Default: host; at a gateway private.",
-    ),
-    click.option(
-        "-p", "--publish", multiple=True, metavar="[ADDRESS:]PORT:PORT",
-        help="A port of the host that leads to one of a private network.",
-    ),
-    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:rw]", help="A folder or file of the host."),
-    click.option("--ttl", metavar="TIME", help="End it after this time: 90s, 10m, 2h."),
-    click.option("--grace", metavar="TIME", help="Between asking it to stop and killing it. Default: 10s."),
-    click.option(
-        "--wait", is_flag=False, flag_value="366d", metavar="[TIME]",
-        help="Queue if the GPUs are held, for at most this long. Alone: as long as it takes.",
-    ),
-    click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A note to find it by."),
-    click.option(
-        "-f", "--file", type=click.Path(dir_okay=False), help="Read the request from YAML or JSON; options add to it."
-    ),
-)  # fmt: skip
+}
 
 
-# How the help of `run`, `sandbox create` and `explain` groups them.
-_GROUPS = {
-    "Devices": ("gpu", "device", "where", "claim", "allow_busy"),
-    "Limits": ("cpu", "memory", "pids", "shm"),
-    "Where it runs": ("backend", "image", "root", "workdir", "mounts", "network", "publish", "user", "read_only",
-                      "platform", "entrypoint"),
-    "Environment": ("env", "clean_env"),
-    "Life": ("name", "label", "labels", "ttl", "grace", "wait", "file", "detach"),
-    "Groups": ("nodes", "on_failure"),
-}  # fmt: skip
+def _options() -> Iterator[Option]:
+    for field in sorted(FIELDS, key=lambda field: SECTIONS.index(field.section) if field.option else 0):
+        if field.option:
+            yield Option(
+                *field.option, to=field.name, help=field.about, section=field.section, metavar=field.metavar or None,
+                flag=field.schema is FLAG, multiple=field.repeated, alone=field.alone or None,
+                complete=getattr(names, field.complete) if field.complete else None,
+            )  # fmt: skip
+            if field.name in _BESIDE:
+                yield _BESIDE[field.name]
 
 
-class GroupedCommand(click.Command):
-    """A command whose many options are grouped in its help."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown: dict[str, list[tuple[str, str]]] = {section: [] for section in (*_GROUPS, "Output")}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                place = next((name for name, members in _GROUPS.items() if parameter.name in members), "Output")
-                shown[place].append(record)
-        for section, records in shown.items():
-            if records:
-                with formatter.section(section):
-                    formatter.write_dl(records, col_max=26)
+REQUEST = tuple(_options())
 
 
-def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_RESOURCES):
-        function = option(function)
-    return function
-
-
-def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_WORKLOAD):
-        function = option(function)
-    return function
+# Fields whose option is written in another way than the field of a file.
+_BY_HAND = frozenset(("gpu", "claim", "entrypoint", "workdir", "root", "env", "mounts", "volumes", "labels"))
 
 
 def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any) -> SandboxSpec:
@@ -115,49 +53,29 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
     gpus = [*values.get("gpu", ()), *(item for word in values.get("gres", ()) for item in word.split(","))]
     if gpus:
         mapping["gpu"] = gpus if len(gpus) > 1 else gpus[0]
-    if values.get("device"):
-        mapping["device"] = list(values["device"])
-    if values.get("where"):
-        mapping["where"] = list(values["where"])
     if values.get("claim"):
         from dibs.cli.service import load_claim
 
         mapping["claim"] = load_claim(values["claim"])
-    for key in (
-        "cpu",
-        "memory",
-        "pids",
-        "backend",
-        "name",
-        "network",
-        "ttl",
-        "grace",
-        "wait",
-        "image",
-        "user",
-        "shm",
-        "platform",
-    ):
-        if values.get(key) is not None:
-            mapping[key] = values[key]
-    if values.get("allow_busy"):
-        mapping["allow_busy"] = True
-    if values.get("read_only"):
-        mapping["read_only"] = True
+    for field in FIELDS:
+        value = values.get(field.name)
+        if field.name in _BY_HAND or value is None or value is False or value == ():
+            continue
+        mapping[field.name] = list(value) if field.repeated else value
     if values.get("entrypoint") is not None:
         mapping["entrypoint"] = [values["entrypoint"]] if values["entrypoint"] else []
     for key in ("workdir", "root"):
         if values.get(key) is not None:
             inside = values[key] == "host" or (key == "workdir" and mapping.get("image"))
             mapping[key] = values[key] if inside else os.path.abspath(values[key])
-    if mapping.get("image") and not mapping.get("workdir") and family(str(mapping.get("backend"))) not in ELSEWHERE:
+    if mapping.get("image") and not mapping.get("workdir") and _sees_host_files(mapping.get("backend")):
         _bring_working_directory(mapping)
     if values.get("env"):
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
     if values.get("mounts"):
         mapping["mounts"] = [*mapping.get("mounts", ()), *(_absolute(mount) for mount in values["mounts"])]
-    if values.get("publish"):
-        mapping["publish"] = list(values["publish"])
+    if values.get("volumes"):
+        mapping["volumes"] = [*mapping.get("volumes", ()), *values["volumes"]]
     if values.get("labels"):
         pairs = [label.partition("=") for label in values["labels"]]
         problems += [
@@ -188,6 +106,14 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
 _SYSTEM = frozenset(
     ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr", "/var")
 )
+
+
+def _sees_host_files(backend: Any) -> bool:
+    """Whether a folder of this host can be shared with it. A name that is none is refused later, with the others."""
+    from dibs.backends import installed
+
+    found = installed.find(backend) if isinstance(backend, str) and backend != "auto" else None
+    return found is None or found.host_files
 
 
 def _bring_working_directory(mapping: dict[str, Any]) -> None:

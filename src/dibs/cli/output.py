@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, TypeVar
-
-import click
 
 from dibs.cli.verbs import colours_on
 from dibs.errors import DibsError, Problem, printable
@@ -22,16 +19,11 @@ _OURS = re.compile("(\033\\[(?:0|" + "|".join(_COLOURS.values()) + ")m)")
 
 
 def output_option(*, wide: bool = True) -> Callable[[F], F]:
-    """`-o table|wide|json|yaml`, the same for every verb."""
-    choices = ["table", "wide", "json", "yaml"] if wide else ["table", "json", "yaml"]
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(choices),
-        default="table",
-        show_default=True,
-        help="How to print the answer.",
-    )
+    """`-o table|wide|json|yaml`, for verbs that are written for click."""
+    from dibs.cli.clicked import option
+    from dibs.cli.verb import output_format
+
+    return option(output_format(wide=wide))
 
 
 def coloured(stream: IO[str]) -> bool:
@@ -61,6 +53,8 @@ def paint(text: str, colour: str, stream: IO[str] | None = None) -> str:
 def terminal_width() -> int:
     """The columns that a table may take: the terminal's; plenty where the output goes to a file."""
     if "COLUMNS" in os.environ or sys.stdout.isatty():
+        import shutil
+
         return shutil.get_terminal_size((100, 24)).columns
     return 10_000
 
@@ -268,12 +262,20 @@ def problem_lines(problem: Problem, head: str, stream: IO[str] | None = None) ->
 
 
 def fold(text: str, indent: str) -> list[str]:
+    """Text as lines below each other. A word that does not fit, such as a path, stands on its own line, indented less:
+    a terminal would break it in the middle."""
     import textwrap
 
     width = max(terminal_width(), len(indent) + 40)
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    ) or [indent]
+    )
+    return [line if len(line) <= width else _shifted(line, width) for line in lines] or [indent]
+
+
+def _shifted(line: str, width: int) -> str:
+    text = line.lstrip()
+    return " " * max(2, width - len(text)) + text
 
 
 def _one_line(text: str) -> str:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from dibs.cli.output import paint, say
 from dibs.errors import printable
+from dibs.patterns import lazy_pattern
 
 if TYPE_CHECKING:
-    from dibs.workloads.waiting import WaitNews
+    from dibs.workloads.waiter import WaitNews
 
 
 # Of a line that is too long: how many are free and wanted, and which devices are held.
-_WHICH = re.compile(r"(?:[0-9]+ free, [0-9]+ wanted: )?(?:[\w./-]+, )*[\w./-]+(?: and [0-9]+ more)? held by")
+_WHICH = lazy_pattern(r"(?:[0-9]+ free, [0-9]+ wanted: )?(?:[\w./-]+, )*[\w./-]+(?: and [0-9]+ more)? held by")
 
 
 class Progress:
@@ -55,7 +56,7 @@ def live_line(news: WaitNews, width: int) -> str:
     parts = [f"dibs: waiting {show_duration(news.waited)}", place, *filter(None, [expected(news)])]
     line = printable(", ".join(parts) + f": {news.waits_for}")
     if len(line) > width:  # who holds them says more than which they are
-        line = re.sub(_WHICH, "held by", line)
+        line = _WHICH.sub("held by", line)
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dibs.ledger.rows import Ticket
+    from dibs.request.model import Request
 
 
 @click.group(invoke_without_command=True)
@@ -90,9 +91,7 @@ def queue_table(tickets: Sequence[Ticket], *, wide: bool = False) -> list[str]:
     return table(headers, rows, right=frozenset({"PLACE", "SINCE"}))
 
 
-def _request(ticket: Ticket) -> Any:
-    import msgspec
+def _request(ticket: Ticket) -> Request:
+    from dibs.workloads.queue import request_of
 
-    from dibs.request.model import Request
-
-    return msgspec.json.decode(ticket.request, type=Request)
+    return request_of(ticket.request)

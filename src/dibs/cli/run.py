@@ -6,10 +6,9 @@ import gc
 import os
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from dibs.cli.options import GroupedCommand, read_spec, resource_options, workload_options
-from dibs.cli.output import output_option, say, show_data
+from dibs.cli.options import REQUEST, read_spec
+from dibs.cli.output import say, show, show_data
+from dibs.cli.verb import Option, output_format, verb
 from dibs.errors import InvalidRequest, NoMatch, Problem, quoted
 
 if TYPE_CHECKING:
@@ -17,21 +16,25 @@ if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
 
-@click.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-@resource_options
-@workload_options
-@click.option("-d", "--detach", is_flag=True, help="Print its id and leave it running.")
-@click.option("-t", "--tty/--no-tty", default=None, help="With a terminal. Default: if you have one.")
-@click.option("-q", "--quiet", is_flag=True, help="No remarks, only the command's own output.")
-@click.option(
-    "--receipt", "with_receipt", is_flag=True, help="Print the receipt to stderr before the command's output."
-)
-@click.option("--nodes", type=int, metavar="N", help="N equal sandboxes at once, all or none; each gets the GPUs.")
-@click.option(
-    "--on-failure", metavar="end|continue", help="What the others do when one of --nodes fails.  [default: end]"
-)
-@output_option(wide=False)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@verb(
+    *REQUEST,
+    Option("-d", "--detach", section="Life", flag=True, help="Print its id and leave it running."),
+    Option(
+        "--nodes", section="Groups", kind="integer", metavar="N",
+        help="N equal sandboxes at once, all or none; each gets the GPUs.",
+    ),
+    Option(
+        "--on-failure", section="Groups", metavar="end|continue",
+        help="What the others do when one of --nodes fails.  [default: end]",
+    ),
+    Option("-t", "--tty", off="--no-tty", flag=True, help="With a terminal. Default: if you have one."),
+    Option("-q", "--quiet", flag=True, help="No remarks, only the command's own output."),
+    Option(
+        "--receipt", to="with_receipt", flag=True, help="Print the receipt to stderr before the command's output."
+    ),
+    output_format(wide=False),
+    rest="command",
+)  # fmt: skip
 def run(
     command: tuple[str, ...],
     nodes: int | None,
@@ -106,7 +109,7 @@ def run(
         if as_data:
             show_data(_data_of(service, row.id), output)
         else:
-            click.echo(row.name)
+            show([row.name])
         return 0
     gc.enable()
     pieces: dict[str, list[bytes]] = {"stdout": [], "stderr": []}

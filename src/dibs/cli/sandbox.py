@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dibs.cli.clicked import SectionedCommand, options
 from dibs.cli.names import sandbox_names, sides_of_a_copy
-from dibs.cli.options import GroupedCommand, read_spec, resource_options, two_values, workload_options
+from dibs.cli.options import REQUEST, read_spec, two_values
 from dibs.cli.output import Cell, in_short, moment, output_option, say, show, show_data, table
 from dibs.cli.until import until
 from dibs.errors import InvalidRequest, Problem
@@ -37,9 +38,8 @@ def sandbox() -> None:
     """
 
 
-@sandbox.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
-@resource_options
-@workload_options
+@sandbox.command(cls=SectionedCommand, context_settings={"allow_interspersed_args": False})
+@options(*REQUEST)
 @output_option(wide=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def create(command: tuple[str, ...], output: str, **values: Any) -> None:

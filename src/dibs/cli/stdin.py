@@ -20,7 +20,7 @@ _LOOK = 0.03  # seconds between two looks whether the command waits for input
 
 
 class Stdin:
-    """What `terminal.converse` reads from. `waiting` says whether more may be read now."""
+    """What `terminal.converse` reads from. `why_pending` says whether more may be read now."""
 
     def __init__(self, fd: int, session: Session) -> None:
         self.fd = fd
@@ -48,7 +48,7 @@ class Stdin:
 
     @property
     def pause(self) -> float | None:
-        """How long to wait for output before `waiting` is asked again; None: until something comes."""
+        """How long to wait for output before `why_pending` is asked again; None: until something comes."""
         return None if self._reading is None else _LOOK
 
     def _at_end(self) -> bool:

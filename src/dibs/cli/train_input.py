@@ -145,10 +145,10 @@ def _devices(bundle: Bundle, name: str, gpu: str) -> Json:
     from dibs.request.parse import parse_request
 
     request = parse_request({"gpu": gpu})
-    wish = request.gpus[0] if len(request.gpus) == 1 else None
-    if wish is not None and wish.count != ALL and not (wish.models or wish.memory or wish.profile):
-        resource = f"{wish.vendor or 'nvidia'}.com/gpu"
-        return {"resourcesPerNode": {"limits": {resource: wish.count}}}
+    selector = request.gpus[0] if len(request.gpus) == 1 else None
+    if selector is not None and selector.count != ALL and not (selector.models or selector.memory or selector.profile):
+        resource = f"{selector.vendor or 'nvidia'}.com/gpu"
+        return {"resourcesPerNode": {"limits": {resource: selector.count}}}
     claim = claim_of(request, f"{name}-gpu")
     assert claim is not None
     made = {

@@ -244,7 +244,7 @@ def rm(jobs: tuple[str, ...]) -> None:
 
 def _keep(service: Workloads) -> None:
     """If no process drives it now, one is started."""
-    from dibs.workloads.jobs.keeping import ensure
+    from dibs.workloads.jobs.keepers import ensure
 
     ensure(service.home, service.ledger)
 

@@ -51,7 +51,7 @@ def run_job(bundle: Bundle, job: Json, values: Json) -> int:
     from dibs.cli.train_input import read_ssh_key
     from dibs.train.refusals import Refusals
     from dibs.train.review import review_job
-    from dibs.workloads.jobs.keeping import spawn
+    from dibs.workloads.jobs.keepers import spawn
     from dibs.workloads.jobs.model import Objects
     from dibs.workloads.jobs.service import Jobs
 

@@ -22,11 +22,14 @@ Json = dict[str, Any]
     "--cluster", metavar="CONTEXT", help="Of the kubeconfig. Default: the current one, or the one dibs runs in."
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Runtimes and claims of files, no cluster.")
+@click.option(
+    "--no-claims", is_flag=True, help="Forbid device claims in TrainJobs, as Kubeflow Trainer does with its gate off."
+)
 @click.option("--manifest", metavar="URL", help="Print the registration for this address, and end.")
 @click.option("--ca", metavar="FILE", help="With --manifest: the authority that signed the certificate.")
 def webhook(
     listen: str, cert: str | None, key: str | None, cluster: str | None, files: tuple[str, ...], manifest: str | None,
-    ca: str | None,
+    ca: str | None, no_claims: bool,
 ) -> None:  # fmt: skip
     """Refuse broken TrainJobs at `kubectl apply`, and fill in the number of processes.
 
@@ -56,18 +59,21 @@ def webhook(
         raise InvalidRequest(str(error), field="--listen", code="SETTING_INVALID") from error
     source: Source
     if files:
+        import msgspec
+
         from dibs.cli.train_input import read_files
         from dibs.gateway.webhook.files import Files
         from dibs.train import shipped
 
         bundle = read_files(files)
         own = {("ClusterTrainingRuntime", one["metadata"]["name"]): one for one in shipped.all_runtimes()}
-        source = Files({**own, **bundle.runtimes}, bundle.facts())
+        facts = msgspec.structs.replace(bundle.facts(), claims_enabled=not no_claims)
+        source = Files({**own, **bundle.runtimes}, facts)
     else:
         from dibs.kube.config import find_cluster
         from dibs.workloads.cluster_jobs.source import InCluster
 
-        source = InCluster(find_cluster(cluster))
+        source = InCluster(find_cluster(cluster), claims_enabled=not no_claims)
     serve(source, host, port, cert, key, lambda bound: click.echo(f"serving https://{host}:{bound}", err=True))
 
 

@@ -50,9 +50,9 @@ def look_at_host(
     library: Nvml | None = None,
 ) -> Inventory:
     """The real devices, whether or not a simulated world is on. `library` stands in for NVIDIA's."""
-    from dibs.devices import cdi_source, joining, marks, nvml
+    from dibs.devices import cdi_source, marks, merge_sources, nvml
 
     specs = cdi_source.read(spec_dirs)
     cards = nvml.read(started_by_dibs, roots, library)
-    devices, errors = joining.join(specs.devices, cards, started_by_dibs, roots)
+    devices, errors = merge_sources.join(specs.devices, cards, started_by_dibs, roots)
     return Inventory(marks.marked(devices), (*specs.errors, *cards.errors, *errors))

@@ -1,6 +1,6 @@
 """Who computes on AMD's cards, from the kernel's own accounting of KFD processes.
 
-`joining` asks for it when there are AMD devices. A process counts on a card while it has memory there: every ROCm
+`merge_sources` asks for it when there are AMD devices. A process counts on a card while it has memory there: every ROCm
 program opens all the cards that it can see, so an open device says nothing. Reading takes no library and no root.
 """
 

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from dibs.devices.model import Version
+from dibs.patterns import lazy_pattern
 from dibs.process import node_name
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
@@ -20,10 +21,10 @@ CDI_NAME = "dibs/cdiName"
 ALL_OF_HOST = "all GPUs of this host"  # the model of a device that is every card at once, as on WSL2
 
 _LABEL_LENGTH = 63
-_ODD = re.compile(r"[^a-z0-9]+")
-_PLAIN_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
-_NUMBER = re.compile(r"[0-9]+", re.ASCII)
-_BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
+_ODD = lazy_pattern(r"[^a-z0-9]+")
+_PLAIN_INDEX = lazy_pattern(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_NUMBER = lazy_pattern(r"[0-9]+", re.ASCII)
+_BUS_ID = lazy_pattern(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 
 
 def pool_name() -> str:

@@ -45,8 +45,8 @@ from dibs.claims.slices import (
     ResourceSliceSpec,
 )
 from dibs.claims.slices import Device as PublishedDevice
-from dibs.devices.counting import Consumption, Counting
 from dibs.devices.model import Attribute, Device, Inventory
+from dibs.devices.shared_counters import Consumption, Counting
 from dibs.errors import NotFound
 from dibs.quantity import NANO, Quantity
 

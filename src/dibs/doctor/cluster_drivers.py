@@ -12,7 +12,7 @@ from typing import Any
 
 from dibs.doctor.finding import Finding
 from dibs.errors import DibsError
-from dibs.kube.client import CLAIMS, OLDEST_DRA, PODS, TEMPLATES, Cluster, Resource
+from dibs.kube.client import CLAIMS, OLDEST_DRA, PODS, TEMPLATES, VOLUME_CLAIMS, Cluster, Resource
 from dibs.kube.errors import role_to_add
 from dibs.kube.inventory import ClusterInventory
 
@@ -145,6 +145,7 @@ def rights(cluster: Cluster, inventory: ClusterInventory) -> Finding:
     """What running sandboxes in the context's namespace needs, beyond reading."""
     namespace = cluster.config.namespace
     wanted = [("create", PODS), ("delete", PODS), ("create", _EXEC), ("get", _LOG)]
+    wanted += [("get", VOLUME_CLAIMS), ("create", VOLUME_CLAIMS)]
     if inventory.version.has_dra:
         wanted += [("create", TEMPLATES), ("delete", TEMPLATES), ("get", CLAIMS)]
     denied = [(verb, one) for verb, one in wanted if not cluster.may(verb, one, namespace)]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dibs.devices import pci
-from dibs.devices.joining import CUT
+from dibs.devices.merge_sources import CUT
 from dibs.devices.model import Device
 from dibs.devices.names import PCI_BUS_ID
 from dibs.doctor.finding import Finding, Scene

@@ -10,10 +10,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from dibs.backends import proc
+from dibs.backends.engines import advice
 from dibs.backends.engines.backend import EngineBackend
+from dibs.backends.engines.discovery import find
 from dibs.backends.engines.docker import DockerBackend
 from dibs.backends.engines.facts import Facts
-from dibs.backends.engines.finding import find
 from dibs.backends.engines.podman import PodmanBackend
 from dibs.devices.host import Roots
 from dibs.doctor.finding import Finding, Scene
@@ -53,6 +55,10 @@ def _examine(engine: EngineBackend, named: str, scene: Scene) -> Iterator[Findin
         yield Finding(name, "fail", title, why, _fix(engine.name, error.code, where.target) or problem.remedy)
         return
     yield Finding(name, "ok", f"{engine.name} {facts.version} answers", where.target)
+    if facts.peer is not None and not facts.rootless and not proc.may_look_at_all():
+        title = f"you may not look into the containers of {engine.name}"
+        why = f"it runs as root; requests for {engine.name} are refused, because nothing could be proved"
+        yield Finding(f"{name}.looks", "warn", title, why, "sudo dibs host install")
     yield from judge(engine.name, facts, scene)
     yield from _privileged(engine)
 
@@ -73,10 +79,9 @@ def _privileged(engine: EngineBackend) -> Iterator[Finding]:
 
 
 def _fix(engine: str, code: str, target: str) -> str:
-    unit = "docker" if engine == "docker" else "podman.socket"
     if code == "ENGINE_DENIED":
-        return "sudo usermod -aG docker $USER && newgrp docker" if engine == "docker" else f"ls -l {target}"
-    return f"sudo systemctl start {unit}" if code == "ENGINE_NOT_RUNNING" else ""
+        return advice.allow(engine, target)
+    return advice.start(engine) if code == "ENGINE_NOT_RUNNING" else ""
 
 
 def judge(engine: str, facts: Facts, scene: Scene) -> Iterator[Finding]:
@@ -118,17 +123,10 @@ def _folders(engine: str, facts: Facts, scene: Scene) -> Iterator[Finding]:
     if unknown:
         shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         why = f"{shown} cannot be given to its containers; it reads {', '.join(facts.cdi_dirs)}"
-        fix = _folder_fix(engine, scene.specs.spec_dirs)
+        fix = advice.spec_folders(engine, scene.specs.spec_dirs)
         yield Finding(name, "fail", f"{engine} reads other CDI specs than dibs", why, fix)
     elif ours:
         yield Finding(name, "ok", f"{engine} knows the same {len(ours)} CDI devices as dibs")
-
-
-def _folder_fix(engine: str, folders: Iterable[str]) -> str:
-    listed = ", ".join(f'"{folder}"' for folder in folders)
-    if engine == "docker":
-        return f'set "cdi-spec-dirs": [{listed}] in /etc/docker/daemon.json, then: sudo systemctl restart docker'
-    return f"set cdi_spec_dirs = [{listed}] under [engine] in /etc/containers/containers.conf"
 
 
 def _reload_trap(engine: str, facts: Facts, roots: Roots) -> Iterator[Finding]:

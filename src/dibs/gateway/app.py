@@ -17,12 +17,13 @@ from litestar.exceptions import HTTPException
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
+from dibs.backends.per_user.backend import acting_for
 from dibs.errors import DibsError, Internal
 from dibs.gateway import execd, kubeflow, native, opensandbox
-from dibs.gateway.as_user import HostRegistry, acting_for
+from dibs.gateway.admission_queue import Desk
 from dibs.gateway.auth import Auth
 from dibs.gateway.changes import Changes
-from dibs.gateway.desk import Desk
+from dibs.gateway.host_registry import HostRegistry
 from dibs.gateway.logs import log
 from dibs.gateway.metrics import Metrics
 from dibs.gateway.middleware import Edge

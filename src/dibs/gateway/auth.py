@@ -25,7 +25,7 @@ import msgspec
 from litestar.connection import ASGIConnection
 
 from dibs.errors import NotFound
-from dibs.gateway.neighbours import Neighbours
+from dibs.gateway.loopback_peers import Neighbours
 from dibs.gateway.problems import Refused
 from dibs.gateway.threads import Pool
 from dibs.ledger.tokens import TokenRow, Tokens
@@ -117,8 +117,8 @@ class Auth:
     def of_peer(self, peer: Peer) -> Identity:
         """A caller on this host is who the kernel says. The gateway's own user and root may do everything.
 
-        Only a host service runs sandboxes as other users. Elsewhere they would run as the gateway's user, so whoever
-        else may connect is treated as remote: no folder of the host is shared.
+        Only a host service runs sandboxes as other users. Elsewhere they would run as the gateway's user, so any other
+        user who may connect is treated as remote: no folder of the host is shared.
         """
         mine = peer.uid in (0, self._me.uid)
         remote = not mine and not self._host_service

@@ -1,6 +1,6 @@
 """Setting the host service up, looking at it, taking it away. `dibs host` calls it, as root.
 
-One gateway for everybody on a machine: a systemd unit, a group, a socket, a state folder, a configuration. Every step
+One gateway for all users of a machine: a systemd unit, a group, a socket, a state folder, a configuration. Every step
 says what it did or that nothing was to do, so that it may be run twice. Nothing is removed that still runs or that
 cannot be made again, unless that is asked for.
 
@@ -464,7 +464,7 @@ def _end_sandboxes(machine: Machine, *, force: bool) -> Iterator[Step]:
     """Whatever runs, by the ledger; opened here, as the service may be gone already."""
     if not machine.home.ledger.exists():
         return
-    from dibs.gateway.as_user import acting_for
+    from dibs.backends.per_user.backend import acting_for
     from dibs.workloads.registry import Registry
     from dibs.workloads.service import Workloads
 

@@ -21,7 +21,7 @@ from dibs.errors import BackendUnavailable, DibsError, NotFound
 from dibs.gateway.execd import answers
 
 if TYPE_CHECKING:
-    from dibs.gateway.execd.inside import Inside
+    from dibs.gateway.execd.script_runner import Inside
 
 PIECE = 1 << 16
 LARGEST_MESSAGE = 16 << 20  # bytes of a WebSocket message from a sandbox; it is taken into memory as a whole

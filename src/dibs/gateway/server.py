@@ -219,7 +219,7 @@ class StrictConnection(h11.Connection):
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1, with the peer's credentials, a limit on the time for headers, and errors in our form.
 
-    When there are too many connections, the one that has been silent for longest makes room: whoever only connects
+    When there are too many connections, the one that has been silent for longest makes room: idle clients
     cannot keep others out. Silent are those whose request has not come, the first or a further one.
     """
 
@@ -428,8 +428,8 @@ async def _run(app: App, listeners: list[Listener], sockets: list[socket.socket]
 async def _announce(server: Server, app: App, ready: Callable[[App], None]) -> None:
     while not server.started:
         await asyncio.sleep(0.01)
-    # What is loaded now stays. The collector need not go through it again and again: that took 30 ms each time, which
-    # whoever asked just then waited for.
+    # What is loaded now stays. The collector need not go through it again and again: that took 30 ms each time, for
+    # which a request had to wait.
     gc.freeze()
     try:
         ready(app)

@@ -9,9 +9,9 @@ from dibs.home import Home
 from dibs.settings import Settings
 
 if TYPE_CHECKING:
+    from dibs.gateway.admission_queue import Desk
     from dibs.gateway.auth import Auth
     from dibs.gateway.changes import Changes
-    from dibs.gateway.desk import Desk
     from dibs.gateway.metrics import Metrics
     from dibs.gateway.threads import Pool
     from dibs.workloads.dispatcher import Dispatcher

@@ -37,7 +37,7 @@ _NEAR = (
 
 
 def explain_pod(cluster: Cluster, namespace: str, name: str) -> Waiting:
-    """Why a pod waits. A pod that was never created is looked for in the events of whoever should have made it."""
+    """Why a pod waits. A pod that was never created is looked for in the events of its controller."""
     try:
         pod = cluster.get(PODS, name, core.Pod, namespace)
     except errors.Missing:

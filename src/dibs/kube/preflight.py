@@ -25,6 +25,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     now: tuple[Reason, ...] = ()
     nearest: str = ""
     nodes: tuple[NodeVerdict, ...] = ()  # as if nothing were in use
+    today: tuple[NodeVerdict, ...] = ()  # as it is
 
 
 def fit(inventory: ClusterInventory, pod: dict[str, Any], template: dict[str, Any] | None, namespace: str) -> Fit:
@@ -41,5 +42,6 @@ def fit(inventory: ClusterInventory, pod: dict[str, Any], template: dict[str, An
         return Fit(ever=(Reason("NO_NODES", "the cluster has no nodes", "add one"),))
     if not best.fits:
         return Fit(ever=best.reasons, now=best.reasons, nearest=best.node, nodes=ever)
-    close = nearest_of(judge_nodes(view, claims, inventory)) or best
-    return Fit(now=close.reasons, nearest=close.node, nodes=ever)
+    today = judge_nodes(view, claims, inventory)
+    close = nearest_of(today) or best
+    return Fit(now=close.reasons, nearest=close.node, nodes=ever, today=today)

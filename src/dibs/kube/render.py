@@ -7,8 +7,9 @@ else a ResourceClaimTemplate, and never both for the same devices. Nothing that 
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ from dibs.kube.client import PODS, Resource
 from dibs.kube.inventory import ClusterInventory
 from dibs.quantity import Quantity
 from dibs.request.claim import CLASS_ANY, CLASS_OF, CLASS_OR_PART, claim_of
-from dibs.request.model import ALL, GpuSelector, Request
+from dibs.request.model import ALL, GpuSelector, Request, VolumeSpec
 from dibs.request.pod_options import PodOptions
 from dibs.request.spec import SandboxSpec
 
@@ -45,8 +46,12 @@ KINDS: Mapping[Kind, Resource] = {
 }
 _TEMPLATES = {"Sandbox": "podTemplate", "BatchSandbox": "template"}
 SANDBOX = "dibs.dev/sandbox"  # label: the sandbox's id
+LABELS = "dibs.dev/labels"  # annotation: the labels of the request that are none to Kubernetes, as JSON
 TTL = "dibs.dev/ttl"  # annotation: seconds from the start of the command, where dibs keeps it and not the kubelet
 GATE = "dibs.dev/start"  # scheduling gate: the pod is created, and nothing may happen yet
+VOLUME = "dibs-volume-"  # what the pod calls a named volume, with its number
+_SIZE = 1 << 30  # of a volume that is created without a size, as OpenSandbox's server makes it
+_CLAIM_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 FINALIZER = "dibs.dev/exit"  # keeps an ended pod until its exit was read
 
 
@@ -77,6 +82,31 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     template: dict[str, Any] | None = None
     form: Form = "none"
     why: str = ""
+
+
+def is_claim_name(name: str) -> bool:
+    return _CLAIM_NAME.fullmatch(name) is not None
+
+
+def volume_claim(volume: VolumeSpec) -> dict[str, Any]:
+    """The PersistentVolumeClaim of a named volume that is to be created. Nothing owns it: it outlives its sandboxes."""
+    size = str(Quantity((volume.size_bytes or _SIZE) * 10**9, binary=True))
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": volume.name, "labels": dict(_MANAGED)},
+        "spec": {
+            "accessModes": list(volume.access_modes) or ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+            **({"storageClassName": volume.storage_class} if volume.storage_class else {}),
+        },
+    }
+
+
+def volume_mounts(volumes: Sequence[VolumeSpec]) -> list[tuple[str, VolumeSpec]]:
+    """Each volume with what its pod calls the claim; two folders of one claim are one volume of the pod."""
+    claims = list(dict.fromkeys(one.name for one in volumes))
+    return [(f"{VOLUME}{claims.index(one.name)}", one) for one in volumes]
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +141,12 @@ def render(
             "metadata": {"name": f"{name}-{CLAIM}", "labels": dict(_MANAGED)},
             "spec": {"spec": claim},
         }
-    metadata: dict[str, Any] = {"labels": {**spec.labels, **options.labels, **_MANAGED}}
-    if options.annotations:
-        metadata["annotations"] = dict(options.annotations)
+    odd = {key: value for key, value in spec.labels.items() if not _is_label(key, value)}
+    labels = {key: value for key, value in spec.labels.items() if key not in odd}
+    metadata: dict[str, Any] = {"labels": {**labels, **options.labels, **_MANAGED}}
+    if options.annotations or odd:
+        noted = {LABELS: msgspec.json.encode(odd).decode()} if odd else {}
+        metadata["annotations"] = {**options.annotations, **noted}
     pod = _pod(spec, options, resources, f"{name}-{CLAIM}" if claim is not None else "")
     if marks is not None:
         _mark(metadata, pod, template, marks)
@@ -121,6 +154,12 @@ def render(
         merged = base.merged({"metadata": metadata, "spec": pod}, CONTAINER)
         metadata, pod = merged["metadata"], merged["spec"]
     return Rendered(workload=_workload(kind, name, metadata, pod), template=template, form=form, why=why)
+
+
+def _is_label(key: str, value: str) -> bool:
+    prefix, _, name = key.rpartition("/")
+    fits = _LABEL.fullmatch(value) is not None and name != "" and _LABEL.fullmatch(name) is not None
+    return fits and (not prefix or _CLAIM_NAME.fullmatch(prefix) is not None)
 
 
 def _mark(metadata: dict[str, Any], pod: dict[str, Any], template: dict[str, Any] | None, marks: Marks) -> None:
@@ -166,7 +205,7 @@ def _choose(
     request: Request, offers: Offers, options: PodOptions, problems: list[Problem]
 ) -> tuple[Form, str, dict[str, str]]:
     """Extended resource or claim: which, why, and the resource's name and count."""
-    if any(wish.count == ALL for wish in request.gpus):
+    if any(selector.count == ALL for selector in request.gpus):
         problems.append(
             Problem("COUNT_NEEDED", "gpu", "all", "a count is needed: a cluster has no `all`", "say how many: --gpu 2")
         )
@@ -208,24 +247,24 @@ def _as_extended(request: Request, offers: Offers) -> tuple[dict[str, str], str]
     if request.where:
         return {}, "an extended resource cannot say --where"
     counts: dict[str, int] = {}
-    for wish in request.gpus:
-        if wish.models or wish.memory is not None:
+    for selector in request.gpus:
+        if selector.models or selector.memory is not None:
             return {}, "an extended resource cannot say model or memory"
-        names = _names_of(wish)
+        names = _names_of(selector)
         found = [name for name in names if name in offers.extended]
         if not found:
             return {}, f"no node offers {' or '.join(names)}"
-        if len(found) > 1 and wish.vendor is None:
+        if len(found) > 1 and selector.vendor is None:
             return {}, f"the cluster offers {' and '.join(found)}, and no vendor is named"
-        counts[found[0]] = counts.get(found[0], 0) + int(wish.count)
+        counts[found[0]] = counts.get(found[0], 0) + int(selector.count)
     return {name: str(count) for name, count in counts.items()}, ""
 
 
-def _names_of(wish: GpuSelector) -> tuple[str, ...]:
-    if wish.profile:
-        return (f"nvidia.com/mig-{wish.profile}",)
-    if wish.vendor is not None:
-        return _EXTENDED.get(wish.vendor, (f"{wish.vendor}.com/gpu",))
+def _names_of(selector: GpuSelector) -> tuple[str, ...]:
+    if selector.profile:
+        return (f"nvidia.com/mig-{selector.profile}",)
+    if selector.vendor is not None:
+        return _EXTENDED.get(selector.vendor, (f"{selector.vendor}.com/gpu",))
     return tuple(name for names in _EXTENDED.values() for name in names)
 
 
@@ -322,10 +361,25 @@ def _pod(spec: SandboxSpec, options: PodOptions, devices: dict[str, str], templa
     }
     if spec.ttl_seconds is not None:
         pod["activeDeadlineSeconds"] = max(1, round(spec.ttl_seconds))
+    mounts: list[dict[str, Any]] = []
+    volumes: dict[str, dict[str, Any]] = {}
     if spec.shm_bytes is not None:
-        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - in the pod
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - in the pod
         size = str(Quantity(spec.shm_bytes * 10**9, binary=True))
-        pod["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
+        volumes["shm"] = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    for name, one in volume_mounts(spec.volumes):
+        volumes[name] = {"name": name, "persistentVolumeClaim": {"claimName": one.name}}
+        mounts.append(
+            {
+                "name": name,
+                "mountPath": posixpath.normpath(one.target),
+                **({"subPath": one.sub_path} if one.sub_path else {}),
+                **({} if one.writable else {"readOnly": True}),
+            }
+        )
+    if mounts:
+        container["volumeMounts"] = mounts
+        pod["volumes"] = list(volumes.values())
     if template:
         pod["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": template}]
     return {**pod, **_placement(spec, options)}
@@ -403,7 +457,10 @@ def _check(spec: SandboxSpec, name: str, options: PodOptions, problems: list[Pro
     if spec.user and not _NUMERIC_USER.fullmatch(spec.user):
         refuse("user", spec.user, "a pod takes numeric ids", "write UID or UID:GID")
     for key, value in {**spec.labels, **options.labels}.items():
-        if not _LABEL.fullmatch(value) or not _LABEL.fullmatch(key.rpartition("/")[2]) or not key:
+        if key in options.labels and not _is_label(key, value):
             refuse("label", f"{key}={value}", "not a label of Kubernetes", "use letters, digits, dots and dashes")
+        elif spec.labels.get(key, value) != value:
+            said = f"{spec.labels[key]} and {value}"
+            refuse("label", said, f"the label {key} is given twice, with different values", "say it once")
         elif key in _MANAGED or key == SANDBOX:
             refuse("label", key, "dibs sets this label", "choose another")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dibs.errors import Conflict, NotFound
-from dibs.ledger.books import Beside
+from dibs.ledger.base import Beside
 from dibs.ledger.database import Duplicate
 
 UNKNOWN = "there is no such command"

@@ -1,6 +1,6 @@
 """Idempotency keys: the same question twice makes one sandbox. Asked by the admission of a gateway.
 
-`recall`, then `remember`, in the transaction that enters the sandbox: whoever comes second with the key, on any
+`recall`, then `remember`, in the transaction that enters the sandbox: the second request with the key, on any
 gateway, finds the first one's sandbox. A key belongs to its tenant.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from dibs.errors import Conflict
-from dibs.ledger.books import Beside
+from dibs.ledger.base import Beside
 
 KEPT = 24 * 3600.0  # seconds; as long as a client may reasonably repeat itself
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NewType
 import msgspec
 
 from dibs.errors import Conflict, NotFound
-from dibs.ledger.books import Beside
+from dibs.ledger.base import Beside
 from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import decoded, encode, sealed, unsealed
 from dibs.ledger.tickets import PROCESS

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.errors import Busy
-from dibs.ledger.books import Books, new_id
+from dibs.ledger.base import Books, new_id
 from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, Share, decoded, encode, unit_key
 from dibs.sandbox import SandboxId, damaged
 
@@ -88,7 +88,7 @@ class Leases(Books):
         return changed
 
     def _share(self, lease: Lease, device: LeasedDevice, share: Share) -> None:
-        """Book a share. That the shares fit together was computed in this transaction; that nobody has the whole
+        """Book a share. That the shares fit together was computed in this transaction; that no lease has the whole
         device is checked here again."""
         held = self.holders()
         if any(unit_key(unit, simulated=device.simulated) in held for unit in device.units):

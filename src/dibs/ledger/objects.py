@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from dibs.errors import Conflict
-from dibs.ledger.books import Beside, new_id
+from dibs.ledger.base import Beside, new_id
 from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import decoded, encode
 

@@ -1,7 +1,7 @@
 """PostgreSQL under the ledger: for several gateways on one ledger. Loaded only when its URL is configured.
 
 Opened by `ledger.store` alone. As with SQLite there is one writer at a time: a write transaction begins with a lock of
-the whole ledger, so that whoever plans on what it has read is the only one who may write, and events are committed in
+the whole ledger, so that a process that plans on what it has read is the only writer, and events are committed in
 the order of their numbers. The lock goes with its connection, so that of a killed process goes too. The unique index
 on live units stays the proof: it would refuse a double booking without any lock.
 

@@ -1,4 +1,4 @@
-"""What the ledger holds, as values. Made by `ledger.store`; everybody above works with these, never with SQL rows."""
+"""What the ledger holds, as values. Made by `ledger.store`; the layers above use these, never SQL rows."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Sandboxes(Leases, Tickets):
         self.note("sandbox.creating", sandbox_id=sandbox_id)
 
     def record_handle(self, sandbox_id: SandboxId, handle: Handle, fence: int | None = None) -> None:
-        """What is being created has a name on its backend already: whoever finds the row later can look for it."""
+        """What is being created has a name on its backend already: a later reader of the row can look for it."""
         self._move(
             sandbox_id,
             "UPDATE sandboxes SET handle = :handle, step = 'created' WHERE id = :id AND state = 'creating'",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from dibs.ledger.books import Beside, Books
+from dibs.ledger.base import Beside, Books
 
 _KEY = "gateway-secret"
 _BYTES = 32

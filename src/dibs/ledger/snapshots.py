@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.errors import Conflict, NotFound
-from dibs.ledger.books import Beside, new_id
+from dibs.ledger.base import Beside, new_id
 from dibs.ledger.rows import encode
 from dibs.process import ProcessName, absent
 

@@ -3,8 +3,8 @@
 Opened by `ledger.store` alone. It goes through the standard library: loading SQLAlchemy takes longer than everything
 else that `dibs run` does, so it and Alembic are loaded only when a ledger of an older dibs must be upgraded.
 
-WAL lets many processes read while one writes; every write transaction is `BEGIN IMMEDIATE`, so that whoever plans on
-what it has read is the only one who may write. No fsync per commit: after a power cut all workloads are gone anyway.
+WAL lets many processes read while one writes; every write transaction is `BEGIN IMMEDIATE`, so that a process
+that plans on what it has read is the only writer. No fsync per commit: after a power cut all workloads are gone anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ledger's verbs. Each is one short transaction, or part of one that the caller has opened with `writing()`.
 
 `workloads` and the gateway are the callers. The ledger knows nothing of backends: who is alive is decided above and
-told here. The verbs are in `records`, `sandboxes`, `leases`, `tickets`, `taints` and `books` (events); this joins them.
+told here. The verbs are in `records`, `sandboxes`, `leases`, `tickets`, `taints` and `base` (events); this joins them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dibs.errors import StateError
 from dibs.home import Home
-from dibs.ledger.books import new_id
+from dibs.ledger.base import new_id
 from dibs.ledger.kernels import register
 from dibs.ledger.records import Records
 from dibs.ledger.sqlite import SqliteDatabase
@@ -40,20 +40,22 @@ class Ledger(Records, Taints):
         self.home = home.make()
         self.clusters = clusters
         self._url = os.environ.get("DIBS_LEDGER", "") if url is None else url
-        self._open_db: Database | None = None
         self._db  # noqa: B018  # opened now, so that what is wrong is told now
 
-    @property
-    def _db(self) -> Database:  # type: ignore[override]  # elsewhere it is a plain attribute
-        if self._open_db is None:
+    if not TYPE_CHECKING:  # else a checker would believe every name
+
+        def __getattr__(self, name: str) -> Database:
+            """The database, opened when it is first needed, and again after a rest; then it is a plain attribute."""
+            if name != "_db":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             database = _open(self.home, self._url)
             try:
                 self._register(database)
             except BaseException:
                 database.close()
                 raise
-            self._open_db = database
-        return self._open_db
+            self._db = database
+            return database
 
     def _register(self, database: Database) -> None:
         self.host, new = register(database, self.home, in_file=not self._url)
@@ -68,9 +70,9 @@ class Ledger(Records, Taints):
         self.close()
 
     def close(self) -> None:
-        if self._open_db is not None:
-            self._open_db.close()
-            self._open_db = None
+        if "_db" in self.__dict__:
+            self._db.close()
+            del self._db
 
     rest = close  # nothing is kept open while waiting; the next verb opens it again
 

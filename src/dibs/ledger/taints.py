@@ -1,4 +1,4 @@
-"""Taints that people have put on devices. A part of `store.Ledger`; what they mean is decided by the planner."""
+"""Taints that people have put on devices. A part of `store.Ledger`; what they mean is decided by `plan`."""
 
 from __future__ import annotations
 

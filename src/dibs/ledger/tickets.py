@@ -1,7 +1,7 @@
 """The queue: tickets of those who wait, first come first. A part of `store.Ledger`.
 
 A ticket belongs to a process that waits, or to a queued sandbox of a gateway. It says nothing of who is served next:
-the planner does.
+`plan.devices` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dibs.doorbell import ring
-from dibs.ledger.books import Books, new_id
+from dibs.ledger.base import Books, new_id
 from dibs.ledger.rows import Ticket, decoded, encode
 from dibs.process import ProcessName, boot_id, boottime
 

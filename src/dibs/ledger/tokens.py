@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dibs.errors import Conflict, NotFound
-from dibs.ledger.books import Beside, new_id
+from dibs.ledger.base import Beside, new_id
 from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import encode
 

@@ -1,6 +1,6 @@
 """Planning a request that is a claim: the DRA allocator decides, on the devices that dibs found.
 
-Called by `planner` for what the short forms cannot say (`--claim`, `--where`), with the same answer types. What the
+Called by `devices` for what the short forms cannot say (`--claim`, `--where`), with the same answer types. What the
 allocator does not know about (who holds a device and since when, use outside dibs, the queue) it is told as "in use",
 with the words that a person should read. If a claim cannot be had, it is solved once more in a world where nobody holds
 anything: if it can be had there, waiting helps; if not, nothing here will ever do.
@@ -19,12 +19,14 @@ from dibs.claims.slices import DeviceTaint
 from dibs.devices.slices import device_of, in_use, published_id, slices_of
 from dibs.errors import Problem
 from dibs.ledger.rows import Share
+from dibs.plan.decision import DevicePlan, Refusal, World
+from dibs.plan.device_state import held_by, used_outside
 from dibs.plan.explanation import Fate, Verdict, WishExplanation
+from dibs.plan.refusal import listed
 from dibs.request.claim import claim_of
 
 if TYPE_CHECKING:
     from dibs.devices.model import Device
-    from dibs.plan.planner import DevicePlan, Refusal, World
     from dibs.request.model import Request
 
 _FATES = {
@@ -52,8 +54,6 @@ _WORDS = {
 
 def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> DevicePlan | Refusal:
     """Solve the request's claim. The decision, with the fate of every device."""
-    from dibs.plan.planner import DevicePlan, Refusal
-
     wanted = [
         claims.from_builtins(claim_of(part, f"request-{number}"), ResourceClaim)
         for number, part in enumerate(request.parts or (request,))
@@ -72,7 +72,7 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
         return Refusal((problem,), (), "InvalidRequest", waitable=False)
     wishes = tuple(_wish(one, world, taken) for one in outcome.explanation.requests)
     if outcome.results is None:
-        nobody = in_use(world.inventory, _unattachable(world))
+        nobody = in_use(world.inventory, {})
         waitable = Allocator(prepared, world.classes(), nobody).allocate(node, wanted).results is not None
         return _refusal(request, wishes, outcome.explanation, waitable)
     given: dict[str, Device] = {}
@@ -115,23 +115,14 @@ def _prepared(world: World) -> claims.Inventory:
     return made
 
 
-def _unattachable(world: World) -> dict[str, str]:
-    """What this backend cannot attach. What nobody could attach has a taint in its slice already."""
-    return dict(world.cannot)
-
-
 def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Allocated:
     """What the allocator must not give, each with the words for a person."""
-    from dibs.plan.planner import held_by
-
     reasons = {device: held_by(holder, world.now) for device, holder in world.leased.items()}
-    reasons.update(_unattachable(world))
     for device in world.inventory.devices:
         if device.id in reasons:
             continue
         if device.used_by and not request.allow_busy:
-            uses = ", ".join(map(str, device.used_by[:3]))
-            reasons[device.id] = f"used outside dibs by {uses}"
+            reasons[device.id] = used_outside(device)
         elif device.id in blocked:
             reasons[device.id] = blocked[device.id]
     state = in_use(world.inventory, reasons)
@@ -146,8 +137,6 @@ def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Alloca
 
 
 def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> WishExplanation:
-    from dibs.plan.planner import held_by
-
     devices = {str(published_id(device)): device for device in world.inventory.devices}
     reasons = {str(device): reason for device, reason in taken.devices.items()}
     verdicts = [Verdict(devices[device].id, Fate.CHOSEN) for device in one.given]
@@ -173,8 +162,6 @@ def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> Wis
 def _refusal(
     request: Request, wishes: tuple[WishExplanation, ...], explanation: claims.Explanation, waitable: bool
 ) -> Refusal:
-    from dibs.plan.planner import Refusal, listed
-
     field = "where" if request.where else "claim"
     kept_back = {v.device for wish in wishes for v in wish.verdicts if v.fate in (Fate.TAINTED, Fate.UNHEALTHY)}
     problems = []

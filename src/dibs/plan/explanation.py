@@ -63,6 +63,7 @@ class BackendExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     waits_for: str = ""  # what a queued request waits for
     error: str = ""  # the class of the error that `run` would raise
     notes: tuple[str, ...] = ()
+    delegated_to: str = ""  # the domain whose scheduler chooses, where one does
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):

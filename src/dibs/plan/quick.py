@@ -1,9 +1,9 @@
-"""The short way through the plan: the first free devices, where nothing is in question. Pure.
+"""The quick path: the first free devices, where nothing is in question. Pure.
 
 `workloads.booking` asks here first: most requests want a number of whole cards, and most of the time they are there.
-The planner would choose the same ones, but it also says what became of every other device, from everything that the
+`devices` would choose the same ones, but it also says what became of every other device, from everything that the
 ledger knows; on a host with hundreds of cards that is most of what an answer costs. Whatever is not plain (several
-wishes, exact devices, claims, cut cards, too few) is None here, and the planner's business.
+selectors, exact devices, claims, cut cards, too few) is None here, and left to `devices`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from dibs.devices.model import Device, Inventory
 from dibs.ledger.rows import unit_key
-from dibs.plan.matching import misfit
+from dibs.plan.selectors import first_fitting
 from dibs.request.model import ALL, Request
 
 
@@ -35,21 +35,15 @@ class Free:
         }
 
     def first(self, request: Request) -> tuple[Device, ...] | None:
-        """The devices that the planner would choose. None: it takes the planner to tell."""
+        """The devices that `plan_devices` would choose. None: it takes that to tell."""
         if request.needs_allocator or request.devices or len(request.gpus) != 1 or request.gpus[0].count == ALL:
             return None
         if not self._plain:
             return None
-        wish = request.gpus[0]
-        wanted = int(wish.count)
-        found: list[Device] = []
-        for device in self._devices.values():
-            if (device.used_by and not request.allow_busy) or misfit(wish, device)[0]:
-                continue
-            found.append(device)
-            if len(found) == wanted:
-                return tuple(found)
-        return None
+        selector = request.gpus[0]
+        devices = [device for device in self._devices.values() if request.allow_busy or not device.used_by]
+        found = first_fitting(selector, devices, int(selector.count))
+        return tuple(found) if len(found) == selector.count else None
 
     def take(self, devices: Iterable[Device]) -> None:
         """They are booked now."""

@@ -20,12 +20,12 @@ from dibs.backends.local.shim_client import Connection, ShimSession
 from dibs.backends.port import Session
 from dibs.errors import BackendUnavailable, NotFound
 from dibs.ledger.store import new_id
-from dibs.remote.rows import sandbox_of
+from dibs.remote.conversion import sandbox_of
 from dibs.remote.session import CONTROL, Socket, news, refusal_of
 from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Sandbox
 from dibs.wire import sandboxes as ws
-from dibs.workloads.waiting import WaitNews
+from dibs.workloads.waiter import WaitNews
 
 if TYPE_CHECKING:
     from dibs.remote.workloads import RemoteWorkloads

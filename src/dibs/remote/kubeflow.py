@@ -89,7 +89,7 @@ def _check(base: str, ca_file: str) -> None:
 
 
 def _namespace(base: str, token: str, ca_file: str) -> str:
-    from dibs.remote.line import Line
+    from dibs.remote.connection import Line
     from dibs.remote.target import Target
 
     line = Line(Target(base, "--url or the gateway's address", token, ca_file))

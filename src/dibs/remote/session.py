@@ -29,7 +29,7 @@ from websockets.uri import parse_uri
 from dibs.backends.port import Exit, ExitReason, Output
 from dibs.errors import Conflict, DibsError
 from dibs.http import query
-from dibs.remote.line import API, Line, error_of, problem_of
+from dibs.remote.connection import API, Line, error_of, problem_of
 from dibs.wire.service import ProblemDetails
 
 STDIN, STDOUT, STDERR, CONTROL = b"\0", b"\1", b"\2", b"\3"

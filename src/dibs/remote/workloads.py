@@ -18,19 +18,19 @@ from dibs.devices.model import Device, Inventory
 from dibs.errors import BackendUnavailable, NotFound, Timeout
 from dibs.http import Response, segment
 from dibs.ledger.rows import Event, Lease, Taint, Ticket
+from dibs.plan.device_state import DeviceState
 from dibs.plan.explanation import Explanation
 from dibs.receipt import Receipt
 from dibs.remote.choose import host_socket
-from dibs.remote.line import Line
-from dibs.remote.rows import device_of, event_row, inventory_of, lease_row, mapping_of, sandbox_of, ticket_row
+from dibs.remote.connection import Line
+from dibs.remote.conversion import device_of, event_row, inventory_of, lease_row, mapping_of, sandbox_of, ticket_row
 from dibs.remote.target import Target
 from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Sandbox
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.wire import service as wv
-from dibs.workloads.waiting import WaitNews
-from dibs.workloads.world import DeviceState
+from dibs.workloads.waiter import WaitNews
 
 if TYPE_CHECKING:
     from dibs.remote.session import Socket
@@ -259,18 +259,18 @@ class RemoteWorkloads:
     def exec(self, reference: str, command: Exec) -> Session:
         from dibs.remote.session import CONTROL, RemoteSession, Socket
 
-        wish: dict[str, Any] = {"command": command.command, "env": command.env, "tty": command.tty}
+        further: dict[str, Any] = {"command": command.command, "env": command.env, "tty": command.tty}
         if command.workdir is not None:
-            wish["workdir"] = command.workdir
+            further["workdir"] = command.workdir
         if command.user:
-            wish["user"] = command.user
-        asked = _as_query(wish)
+            further["user"] = command.user
+        asked = _as_query(further)
         # In the address a refusal comes before the conversation, as in a process of its own; but it must be short.
         if len(asked) < _LONGEST_QUERY:
             return RemoteSession(Socket(self._line, self._path(reference, "exec") + asked))
         line = Socket(self._line, self._path(reference, "exec"))
         try:
-            line.send(CONTROL + msgspec.json.encode({"exec": wish}))
+            line.send(CONTROL + msgspec.json.encode({"exec": further}))
         except BaseException:
             line.close()
             raise
@@ -346,10 +346,10 @@ def _closing(line: Line, pieces: Iterator[bytes]) -> Iterator[bytes]:
         line.close()
 
 
-def _as_query(wish: Mapping[str, Any]) -> str:
+def _as_query(further: Mapping[str, Any]) -> str:
     from urllib.parse import urlencode
 
-    pairs = [("command", word) for word in wish["command"]]
-    pairs += [("env", f"{name}={value}") for name, value in wish["env"].items()]
-    pairs += [(name, wish[name]) for name in ("workdir", "user") if name in wish]
-    return "?" + urlencode([*pairs, ("tty", str(wish["tty"]).lower())])
+    pairs = [("command", word) for word in further["command"]]
+    pairs += [("env", f"{name}={value}") for name, value in further["env"].items()]
+    pairs += [(name, further[name]) for name in ("workdir", "user") if name in further]
+    return "?" + urlencode([*pairs, ("tty", str(further["tty"]).lower())])

@@ -1,7 +1,7 @@
 """The request as a DRA claim (`resource.k8s.io/v1`): the canonical form of its device part.
 
 Used wherever a claim is shown or handed over: receipts, `explain -o yaml`, Kubernetes. Built as plain data, so that
-asking for a GPU costs no import of the claims model. The selectors say in CEL exactly what `plan.matching` checks.
+asking for a GPU costs no import of the claims model. The selectors say in CEL exactly what `plan.selectors` checks.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", re.ASCII)
+from dibs.patterns import lazy_pattern
+
+_PART = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 366 * 86400.0
 

@@ -11,24 +11,27 @@ from 3 % under 80·10⁹ bytes up to 80 GiB.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dibs.errors import Problem, as_written, quoted
+from dibs.patterns import lazy_pattern
 from dibs.quantity import NANO, Quantity
 from dibs.request.model import ALL, GpuSelector, MemoryRange
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 VENDORS = ("nvidia", "amd", "intel")
 MOST_GPUS = 999  # more than any host has; four digits are a model, such as 4090
 
-_COUNT = re.compile(r"[0-9]+", re.ASCII)
-_MODEL_NUMBER = re.compile(r"[1-9][0-9]{3}", re.ASCII)
-_PROFILE = re.compile(r"[0-9]+g\.[0-9]+gb", re.ASCII | re.IGNORECASE)
-_NUMBERISH = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+(?:[eE][+-]?[0-9]+)?%?", re.ASCII)
-_COUNT_RANGE = re.compile(r"[0-9]*\.\.[0-9]*", re.ASCII)
+_COUNT = lazy_pattern(r"[0-9]+", re.ASCII)
+_MODEL_NUMBER = lazy_pattern(r"[1-9][0-9]{3}", re.ASCII)
+_PROFILE = lazy_pattern(r"[0-9]+g\.[0-9]+gb", re.ASCII | re.IGNORECASE)
+_NUMBERISH = lazy_pattern(r"[+-]?[0-9]*[.,]?[0-9]+(?:[eE][+-]?[0-9]+)?%?", re.ASCII)
+_COUNT_RANGE = lazy_pattern(r"[0-9]*\.\.[0-9]*", re.ASCII)
 _SIZE = r"[0-9]+(?:\.[0-9]+)?(?:[MGT]B|[MGT]i)"
-_MEMORY = re.compile(rf"(?:({_SIZE})?(\.\.)({_SIZE})?|({_SIZE}))", re.ASCII | re.IGNORECASE)
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*", re.ASCII)
+_MEMORY = lazy_pattern(rf"(?:({_SIZE})?(\.\.)({_SIZE})?|({_SIZE}))", re.ASCII | re.IGNORECASE)
+_MODEL = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*", re.ASCII)
 _MODEL_LENGTH = 64
 _UNITS = {"m": 2, "g": 3, "t": 4}
 _NUMBER_WORDS = frozenset(
@@ -176,6 +179,8 @@ def _memory(text: str, field: str, problems: list[Problem]) -> MemoryRange | Non
 
 
 def _size(text: str) -> tuple[Fraction, str]:
+    from fractions import Fraction
+
     number, unit = re.fullmatch(r"([0-9.]+)(.*)", text).groups()  # type: ignore[union-attr]  # _MEMORY has matched
     return Fraction(number), unit
 
@@ -185,7 +190,7 @@ def _low(text: str) -> int:
     power = _UNITS[unit[0].lower()]
     if unit[1:].lower() == "i":
         return int(number * 1024**power)
-    return int(number * 1000**power * Fraction(97, 100))
+    return int(number * 1000**power * 97 / 100)
 
 
 def _high(text: str) -> int:

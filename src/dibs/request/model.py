@@ -38,6 +38,54 @@ class GpuSelector(msgspec.Struct, frozen=True):
         return ":".join(part for part in parts if part)
 
 
+class MountSpec(msgspec.Struct, frozen=True):
+    """A folder or file of the host, `SOURCE:TARGET[:rw]`. Read-only unless it says rw."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}{':rw' if self.writable else ''}"
+
+
+class VolumeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named volume, `NAME[/SUBPATH]:TARGET[:OPTION,…]`. Writable unless it says ro. It has to exist, unless it says
+    `create`; size, class and access modes describe what is then made."""
+
+    name: str
+    target: str
+    sub_path: str = ""
+    writable: bool = True
+    create: bool = False
+    size_bytes: int | None = None
+    storage_class: str = ""
+    access_modes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = [
+            *(() if self.writable else ("ro",)),
+            *(("create",) if self.create else ()),
+            *((f"size={self.size_bytes}",) if self.size_bytes is not None else ()),
+            *((f"class={self.storage_class}",) if self.storage_class else ()),
+            *(f"access={mode}" for mode in self.access_modes),
+        ]
+        source = f"{self.name}/{self.sub_path}" if self.sub_path else self.name
+        return f"{source}:{self.target}{':' + ','.join(words) if words else ''}"
+
+
+class PublishedPort(msgspec.Struct, frozen=True):
+    """A TCP port of the host that leads to one of the sandbox, `[ADDRESS:]PORT:PORT`. On loopback unless it says so."""
+
+    host_port: int
+    port: int
+    address: str = "127.0.0.1"
+
+    def __str__(self) -> str:
+        where = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{where}:{self.host_port}:{self.port}"
+
+
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The resources of one sandbox."""
 

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from dibs.errors import InvalidRequest, Problem, as_written, quoted
+from dibs.patterns import lazy_pattern
 from dibs.quantity import NANO, Quantity
+from dibs.request.fields import RESOURCES
 from dibs.request.gpu import VENDORS, parse_gpu
 from dibs.request.model import ALL, GpuSelector, Request
 from dibs.request.spelling import Exact, translate
 
-KNOWN = ("gpu", "device", "where", "claim", "cpu", "memory", "pids", "allow_busy")
 ALIASES = {"gpus": "gpu", "devices": "device", "allow-busy": "allow_busy", "allowBusy": "allow_busy"}
-VENDOR_KEY = re.compile(rf"({'|'.join(VENDORS)})\.com/gpu")
-_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/=-]{0,252}", re.ASCII)
+VENDOR_KEY = lazy_pattern(rf"({'|'.join(VENDORS)})\.com/gpu")
+_DEVICE = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_.:/=-]{0,252}", re.ASCII)
 _MOST_CPUS = 1_000_000  # millis: a thousand processors, more than any host; a typing error beyond it
 _LEAST_MEMORY = 1 << 20
 _MOST_MEMORY = 1 << 50
@@ -68,7 +69,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
                     wishes.append((key, place, wish))
             if not items:
                 problems.append(Problem("GPU_INVALID", field, "[]", "the list is empty", "leave it out to get no GPU"))
-        elif key in KNOWN:
+        elif key in RESOURCES:
             values[key] = value
         else:
             problems.append(_unknown(field, key, value))
@@ -106,7 +107,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
 
 
 def _unknown(field: str, key: str, value: Any) -> Problem:
-    known = f"the known ones are {', '.join(KNOWN)} and {', '.join(f'{vendor}.com/gpu' for vendor in VENDORS)}"
+    known = f"the known ones are {', '.join(RESOURCES)} and {', '.join(f'{vendor}.com/gpu' for vendor in VENDORS)}"
     if "/" in key:
         return Problem("UNKNOWN_RESOURCE", field, as_written(value), "dibs does not know this resource", known)
     return Problem("UNKNOWN_FIELD", field, as_written(value), "there is no such field", known)

@@ -12,23 +12,24 @@ import re
 import msgspec
 
 from dibs.errors import Problem
+from dibs.patterns import lazy_pattern
 
 _VENDORS = "nvidia|amd|intel"
-_EXTENDED = re.compile(rf"({_VENDORS})\.com/gpu(?::(.+))?", re.IGNORECASE)  # a resource name, or `name: count`
-_CDI = re.compile(rf"(({_VENDORS})\.com/gpu)=(.+)", re.IGNORECASE)
-_MIG_RESOURCE = re.compile(r"nvidia\.com/mig-([0-9]+g\.[0-9]+gb)(?::([0-9]+|all))?", re.IGNORECASE)
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
-_INDEX = re.compile(r"[0-9]{1,3}(?::[0-9]{1,2})?", re.ASCII)
-_INDEXES = re.compile(r"[0-9]{1,3}(?:,[0-9]{1,3})+", re.ASCII)
-_CUDA = re.compile(r"cuda:([0-9]{1,3}(?:,[0-9]{1,3})*)", re.IGNORECASE | re.ASCII)
-_COUNT_FIRST = re.compile(r"([0-9]{1,3})\s*[x×*]\s*([A-Za-z0-9].*)", re.ASCII)
-_COUNT_LAST = re.compile(r"(.*[0-9][A-Za-z]*(?:\s[A-Za-z]+)?)\s*[x×*]\s*([0-9]{1,3})", re.ASCII)
-_AMD_BASE = re.compile(r"mi[0-9]+", re.IGNORECASE | re.ASCII)  # MI300X: is `mi300x2` two MI300, or MI300X:2?
+_EXTENDED = lazy_pattern(rf"({_VENDORS})\.com/gpu(?::(.+))?", re.IGNORECASE)  # a resource name, or `name: count`
+_CDI = lazy_pattern(rf"(({_VENDORS})\.com/gpu)=(.+)", re.IGNORECASE)
+_MIG_RESOURCE = lazy_pattern(r"nvidia\.com/mig-([0-9]+g\.[0-9]+gb)(?::([0-9]+|all))?", re.IGNORECASE)
+_UUID = lazy_pattern(r"(?:GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
+_INDEX = lazy_pattern(r"[0-9]{1,3}(?::[0-9]{1,2})?", re.ASCII)
+_INDEXES = lazy_pattern(r"[0-9]{1,3}(?:,[0-9]{1,3})+", re.ASCII)
+_CUDA = lazy_pattern(r"cuda:([0-9]{1,3}(?:,[0-9]{1,3})*)", re.IGNORECASE | re.ASCII)
+_COUNT_FIRST = lazy_pattern(r"([0-9]{1,3})\s*[x×*]\s*([A-Za-z0-9].*)", re.ASCII)
+_COUNT_LAST = lazy_pattern(r"(.*[0-9][A-Za-z]*(?:\s[A-Za-z]+)?)\s*[x×*]\s*([0-9]{1,3})", re.ASCII)
+_AMD_BASE = lazy_pattern(r"mi[0-9]+", re.IGNORECASE | re.ASCII)  # MI300X: is `mi300x2` two MI300, or MI300X:2?
 _SIZE = r"[0-9]+(?:\.[0-9]+)?\s*[MGT](?:B|i|iB)?"
-_AT_LEAST = re.compile(rf"(?:>=\s*({_SIZE})|({_SIZE})\s*\+)", re.IGNORECASE | re.ASCII)
-_AT_MOST = re.compile(rf"<=\s*({_SIZE})", re.IGNORECASE | re.ASCII)
-_STRICT = re.compile(rf"([<>])\s*({_SIZE})", re.IGNORECASE | re.ASCII)
-_BARE_SIZE = re.compile(rf"(\.\.)?({_SIZE})(\.\.)?({_SIZE})?", re.IGNORECASE | re.ASCII)
+_AT_LEAST = lazy_pattern(rf"(?:>=\s*({_SIZE})|({_SIZE})\s*\+)", re.IGNORECASE | re.ASCII)
+_AT_MOST = lazy_pattern(rf"<=\s*({_SIZE})", re.IGNORECASE | re.ASCII)
+_STRICT = lazy_pattern(rf"([<>])\s*({_SIZE})", re.IGNORECASE | re.ASCII)
+_BARE_SIZE = lazy_pattern(rf"(\.\.)?({_SIZE})(\.\.)?({_SIZE})?", re.IGNORECASE | re.ASCII)
 _DOCKER_KEYS = ("device", "count", "driver", "capabilities")
 
 
@@ -41,6 +42,8 @@ class Exact(msgspec.Struct, frozen=True):
 def translate(text: str, field: str, problems: list[Problem]) -> str | Exact | None:
     """The request in our own spelling, or the devices it names. None: refused, and `problems` says why."""
     stripped = text.strip()
+    if len(stripped) < 4 and stripped.isascii() and stripped.isdigit():
+        return stripped  # a count, in every tool's language
     if not text.isprintable():
         return text  # refused by the reader of the short form
     if "=" in stripped and (docker := _docker(stripped, field, problems)) is not NotImplemented:

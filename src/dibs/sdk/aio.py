@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from dibs.sdk.fields import Command, RequestFields, SandboxFields
-    from dibs.workloads.waiting import WaitNews
+    from dibs.workloads.waiter import WaitNews
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""The keyword arguments of the Python API, typed: the fields of a request.
+"""The keyword arguments of the Python API, typed.
 
-`sandbox` and `aio` unpack them, so that a type checker and an editor know every name. A test compares them with what
-`request.spec` reads.
+Written by scripts/generate_fields.py from `request.fields`: edit that instead. `sandbox` and `aio` unpack
+them, so that a type checker and an editor know every name.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ Duration = int | float | str
 class RequestFields(TypedDict, total=False):
     """What a sandbox can be asked for; docs/requests.md describes each field."""
 
-    gpu: Gpu | Sequence[Gpu]  # 2, "H100:2", "nvidia:H100,A100:80GB..:2", "all"; a list for several kinds
-    device: str | Sequence[str]  # exact devices: "nvidia.com/gpu=0", a UUID or an id
-    where: str | Sequence[str]  # CEL expressions that each GPU must fulfil
-    claim: Mapping[str, Any]  # a ResourceClaim instead of gpu, device and where
-    cpu: Amount  # processors at most: 2, 0.5, "500m"
-    memory: Amount  # main memory at most: "4Gi"
-    pids: int | str  # processes at most
-    allow_busy: bool  # also GPUs that processes outside dibs use
-    backend: str  # "auto", "local", "docker", "podman", "kubernetes"
-    name: str
-    env: Mapping[str, str | int | float] | Sequence[str]
-    workdir: str
-    root: str  # another root file system: a folder or a tar
-    image: str
-    entrypoint: str | Sequence[str]
-    user: str
-    shm: Amount  # the size of /dev/shm
-    read_only: bool
-    platform: str  # "linux/amd64"
+    # a count, `all`, or vendor:models:memory:count, as in nvidia:H100:80GB..:2; or a list of these
+    gpu: Gpu | Sequence[Gpu]
+    device: str | Sequence[str]  # exact devices, as in nvidia.com/gpu=0
+    where: str | Sequence[str]  # CEL expressions that each device must fulfil
+    claim: Mapping[str, Any]  # a ResourceClaim or ResourceClaimTemplate of Kubernetes
+    cpu: Amount  # processors: 2, 0.5 or 500m
+    memory: Amount  # 4Gi, 512Mi or 4G
+    pids: int | str  # Processes at most.
+    allow_busy: bool  # also cards that processes outside of dibs use
+    backend: str  # auto, or one of those that GET /api/v1/capabilities lists
+    name: str  # A name for it; else it gets an id.
+    env: Mapping[str, str | int | float] | Sequence[str]  # A variable; alone: with your own value.
+    workdir: str  # Where it runs, writable. Default: here.
+    root: str  # Another root file system. Default: this host's.
+    image: str  # A container image, or an image of the configuration.
+    entrypoint: str | Sequence[str]  # In place of the image's own; an empty one: none.
+    user: str  # Run as this user of the sandbox.
+    shm: Amount  # The size of /dev/shm: 1Gi.
+    read_only: bool  # Its root cannot be written to.
+    platform: str  # as in linux/amd64
+    # private: its own, with a way out. Default: host; at a gateway private.
     network: Literal["host", "none", "private"]
-    publish: str | Sequence[str]  # "[ADDRESS:]PORT:PORT": a port of the host that leads to one of a private network
-    mounts: Sequence[str]  # "SOURCE:TARGET" or "SOURCE:TARGET:rw"
-    ttl: Duration  # end it after this time: "8h", 90
-    wait: Duration  # queue for at most this long if the GPUs are held
-    grace: Duration  # between asking it to stop and killing it
-    tty: bool
-    interactive: bool
-    labels: Mapping[str, str]
-    docker: Mapping[str, Any]  # what only this backend understands
-    podman: Mapping[str, Any]
-    kubernetes: Mapping[str, Any]
+    publish: str | Sequence[str]  # [ADDRESS:]PORT:PORT: a port of the host that leads to one of the sandbox
+    mounts: Sequence[str]  # SOURCE:TARGET[:rw], as far as the gateway allows
+    # named volumes: NAME[/SUBPATH]:TARGET[:ro,create,size=SIZE,class=NAME,access=MODE]
+    volumes: str | Sequence[str | Mapping[str, Any]]
+    ttl: Duration  # End it after this time: 90s, 10m, 2h.
+    grace: Duration  # Between asking it to stop and killing it. Default: 10s.
+    wait: Duration  # how long it may wait in the queue; without it a busy device is a refusal
+    labels: Mapping[str, str]  # A note to find it by.
+    tty: bool  # With a terminal.
+    interactive: bool  # Its stdin stays open for clients that attach.
+    docker: Mapping[str, Any]  # Options for Docker alone.
+    podman: Mapping[str, Any]  # Options for Podman alone.
+    kubernetes: Mapping[str, Any]  # Options for Kubernetes alone.
 
 
 class SandboxFields(RequestFields, total=False):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from dibs.backends.port import Exec, Exit, LogRecord
 from dibs.errors import Conflict
 from dibs.home import Home
+from dibs.plan.device_state import DeviceState
 from dibs.receipt import Receipt
 from dibs.remote.choose import open_service
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.sdk.process import Process, Result
 from dibs.workloads.files import copy_from, copy_to
-from dibs.workloads.world import DeviceState
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from dibs.plan.explanation import Explanation
     from dibs.sdk.fields import Command, RequestFields, SandboxFields
-    from dibs.workloads.waiting import WaitNews
+    from dibs.workloads.waiter import WaitNews
 
 
 def words(command: Command) -> list[str]:

@@ -1,7 +1,7 @@
 """What annotations of a TrainJob say, because a client has no field for it: the Kubeflow SDK has none for claims.
 
 `rendering` adds the claims to those of `spec.trainer.resourceClaimsPerNode`; `train.dibs/backend` and `train.dibs/wait`
-are for whoever runs the job without a cluster. An annotation below `train.dibs/` that is not known is refused: a
+are for jobs that run without a cluster. An annotation below `train.dibs/` that is not known is refused: a
 misspelt one would be a request that is dropped. Pure.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dibs.train import yaml_text
 from dibs.train.names import ANCESTORS, ancestor, pod_spec, pod_template
 from dibs.train.objects import API_VERSION, TRAIN_JOB
 from dibs.train.refusals import Refusals
@@ -74,10 +75,8 @@ def fill_defaults(jobset: Json) -> None:
 
 def snapshot(job: Json, runtime: Json) -> Json:
     """The runtime as it was when the job was made. What is merged and run comes from here, not from the live one."""
-    import yaml
-
     kept = {key: runtime[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-    text = yaml.safe_dump(kept, sort_keys=True)
+    text = yaml_text.dumped(kept)
     metadata = owned(job, f"{job['metadata']['name']}-runtime-snapshot")
     return {"apiVersion": "v1", "data": {"runtime": text}, "kind": "ConfigMap", "metadata": metadata}
 

@@ -59,3 +59,10 @@ def container(replicated: Json, name: str) -> Json | None:
 def pod_path(index: int) -> str:
     """Where the pod of a replicated job stands in a runtime."""
     return f"spec.template.spec.replicatedJobs[{index}].template.spec.template.spec"
+
+
+def copied(value: Any) -> Any:
+    """A plain value, as JSON has it, with nothing in common with the original."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value

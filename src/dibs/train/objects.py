@@ -55,6 +55,6 @@ def _examined(value: object, kind: str, kinds: tuple[str, ...], old: Json | None
     result: Json = schema.normalised(value, kind, found)
     if len(found) == before and not result.get("metadata", {}).get("name"):
         found.add("metadata.name", "Required value", None, "name is required")
-    if not found:
+    if all(schema.is_bound(one) for one in found):
         schema.check_rules(result, old, kind, found)
     return result

@@ -7,12 +7,11 @@ source *instead of* its own, and a claim that a patch takes from a container is 
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
 
 from dibs.kube.merge import RETAIN_KEYS, MergeRefused, merge
 from dibs.kube.merge_keys import JOBSET_TEMPLATE
-from dibs.train.names import pod_spec
+from dibs.train.names import copied, pod_spec
 from dibs.train.refusals import Refusals
 
 Json = dict[str, Any]
@@ -24,7 +23,7 @@ _CONTAINERS: Final = ("containers", "initContainers")
 
 def applied(template: Json, patches: list[Json], warnings: list[str], found: Refusals) -> Json:
     """The template with all patches in it; the order of the replicated jobs stays that of the runtime."""
-    result = copy.deepcopy(template)
+    result: Json = copied(template)
     for index, patch in enumerate(patches):
         change = patch.get("trainingRuntimeSpec", {}).get("template")
         if not change:
@@ -43,7 +42,7 @@ def applied(template: Json, patches: list[Json], warnings: list[str], found: Ref
         jobs = result.get("spec", {}).get("replicatedJobs", [])
         result["spec"]["replicatedJobs"] = sorted(jobs, key=lambda job: _rank(order, job["name"]))
         warnings += _lost_claims(before, result, patch["manager"])
-    return copy.deepcopy(result)
+    return result
 
 
 def _rank(order: list[str], name: str) -> int:
@@ -53,8 +52,8 @@ def _rank(order: list[str], name: str) -> int:
 def _replacing_sources(change: Json, template: Json) -> Json:
     """The change, with directives that make a source replace another. What the runtime does not have is left out: it
     is refused elsewhere (`admission`), and would only be refused again for what it lacks."""
-    change = copy.deepcopy(change)
-    present = {job["name"]: pod_spec(copy.deepcopy(job)) for job in template.get("spec", {}).get("replicatedJobs", [])}
+    change = copied(change)
+    present = {job["name"]: pod_spec(copied(job)) for job in template.get("spec", {}).get("replicatedJobs", [])}
     jobs = [job for job in change.get("spec", {}).get("replicatedJobs", []) if job["name"] in present]
     if "replicatedJobs" in change.get("spec", {}):
         change["spec"]["replicatedJobs"] = jobs

@@ -7,7 +7,6 @@ and the arguments stay as they are.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from dibs.train import admission, gang, job_annotations, jobset, patches, pods, policies
 from dibs.train.env import set_env
 from dibs.train.facts import Facts
-from dibs.train.names import DATASET, LAUNCHER, MODEL, NODE, TRAINER, ancestor, container, pod_spec
+from dibs.train.names import DATASET, LAUNCHER, MODEL, NODE, TRAINER, ancestor, container, copied, pod_spec
 from dibs.train.policies import Context
 from dibs.train.processes import Processes
 from dibs.train.refusals import Refusals
@@ -59,7 +58,7 @@ def examined(job: Json, runtime: Json, facts: Facts, found: Refusals) -> Rendere
     template = patches.applied(runtime["spec"].get("template", {}), spec.get("runtimePatches", []), warnings, found)
     made = jobset.new(job, template)
     policy = runtime["spec"].get("mlPolicy")
-    context = Context(copy.deepcopy(job), policy or {}, made, facts, 1, found, warnings)
+    context = Context(copied(job), policy or {}, made, facts, 1, found, warnings)
     context.nodes = _counts(context, policy)
     _initializers(context)
     _trainer(context)

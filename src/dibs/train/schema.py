@@ -17,7 +17,7 @@ import msgspec
 
 from dibs.claims.fielderrors import DUPLICATE, INVALID, REQUIRED, TOO_LONG, TOO_MANY, UNSUPPORTED
 from dibs.quantity import Quantity
-from dibs.train.refusals import Printed, Refusals
+from dibs.train.refusals import Printed, Refusal, Refusals
 
 Schema = Mapping[str, Any]
 
@@ -25,6 +25,8 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float)
 }  # fmt: skip
 _RANGES: Final = {"int32": 2**31, "int64": 2**63}
+_SELF: Final = re.compile(r"\bself\b")
+_PARTS: Final = re.compile(r"\bself\.(\w+)")
 _NO_RULES: Final[list[list[str]]] = []
 _TEXTS: Final = (
     "name", "generateName", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "selfLink"
@@ -52,6 +54,11 @@ def normalised(value: object, kind: str, found: Refusals) -> Any:
 def check_rules(value: Any, old: Any, kind: str, found: Refusals) -> None:
     """Evaluate the CEL rules of the CRD on an object of the right shape; `old` is what an update replaces, or None."""
     _rules(value, old, _root(kind), "", found)
+
+
+def is_bound(one: Refusal) -> bool:
+    """Whether a value is of the right shape, and only too small, too large or misspelt: its rules can be evaluated."""
+    return " in body should " in one.error.detail
 
 
 @cache
@@ -185,13 +192,16 @@ def _type_name(value: Any) -> str:
 
 def _rules(value: Any, old: Any, schema: Schema, path: str, found: Refusals) -> None:
     schema = _resolved(schema)
+    if not _ruled(schema, changes=old is not None):
+        return
     for rule, message in schema.get("rules", _NO_RULES):
         transition = "oldSelf" in rule
         if transition and old is None:
             continue
-        variables = {"self": _comparable(value, schema)}
         if transition:
-            variables["oldSelf"] = _comparable(old, schema)
+            variables = {"self": _comparable(value, schema), "oldSelf": _comparable(old, schema)}
+        else:
+            variables = {"self": _named_parts(value, rule)}
         if not _program(rule).evaluate(variables):
             printed = message if isinstance(value, dict | list) else f"{Printed.of(value)}: {message}"
             found.add(path, INVALID, Printed(printed))
@@ -207,6 +217,30 @@ def _rules(value: Any, old: Any, schema: Schema, path: str, found: Refusals) -> 
         for index, item in enumerate(value):
             before = _correlated(item, old, keys) if isinstance(old, list) else None
             _rules(item, before, schema.get("items", {}), f"{path}[{index}]", found)
+
+
+_RULED: Final[dict[tuple[int, bool], bool]] = {}  # by the identity of a schema: the tables are read once and stay
+
+
+def _ruled(schema: Schema, *, changes: bool) -> bool:
+    """Whether a schema, or one below it, has rules; without `changes` those about an old value do not count."""
+    schema = _resolved(schema)
+    key = (id(schema), changes)
+    if key not in _RULED:
+        _RULED[key] = False  # for a schema that has itself below it
+        below = [*schema.get("properties", {}).values()]
+        below += [schema[part] for part in ("additionalProperties", "items") if isinstance(schema.get(part), dict)]
+        own = any(changes or "oldSelf" not in rule for rule, _ in schema.get("rules", _NO_RULES))
+        _RULED[key] = own or any(_ruled(one, changes=changes) for one in below)
+    return _RULED[key]
+
+
+def _named_parts(value: Any, rule: str) -> Any:
+    """The value as far as a rule looks at it: CEL copies what it is given, and most rules name one field."""
+    if not isinstance(value, dict):
+        return value
+    named = _PARTS.findall(rule)
+    return {key: value[key] for key in named if key in value} if len(named) == len(_SELF.findall(rule)) else value
 
 
 def _correlated(item: Any, old: list[Any], keys: tuple[str, ...]) -> Any:

@@ -133,7 +133,7 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """Those who wait, first come first. `length` counts everybody, also those who are not shown."""
+    """Those who wait, first come first. `length` counts all of them, also those that are not shown."""
 
     tickets: tuple[Ticket, ...]
     length: int

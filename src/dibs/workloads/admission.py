@@ -1,7 +1,7 @@
 """How a gateway accepts a sandbox: everything is checked, decided and booked before it answers, within milliseconds.
 
 Called by the handlers of a gateway, on the `Workloads` of their thread. What is accepted stands in the ledger with all
-that is needed to make it (`Pending`), so it outlives the gateway: whoever serves the ledger next goes on with it.
+that is needed to make it (`Pending`), so it outlives the gateway: the next to serve the ledger goes on with it.
 
     booked    'creating': the devices are leased; the dispatcher delivers it
     waiting   'queued': a place in the queue, if the request says that it may wait; the dispatcher serves the queue
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dibs.backends.installed import ON_HOST, declared
 from dibs.backends.mounts import real
 from dibs.devices.model import Inventory
 from dibs.errors import (
@@ -35,7 +36,7 @@ from dibs.errors import (
 from dibs.ledger.idempotency import Idempotency
 from dibs.ledger.rows import LeasedDevice, encode
 from dibs.ledger.store import new_id
-from dibs.plan.planner import Refusal
+from dibs.plan.decision import Refusal
 from dibs.request.durations import show_duration
 from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Sandbox, SandboxId
@@ -44,7 +45,6 @@ from dibs.workloads.booking import Booking, Entered, Order
 from dibs.workloads.delivery import ledger_away
 from dibs.workloads.explain import backend_problems, choose
 from dibs.workloads.reconcile import reconcile
-from dibs.workloads.registry import ENGINES
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
 
@@ -53,7 +53,7 @@ REFUSALS = (InvalidRequest, Unsupported, NoMatch, Busy, Unhealthy, QuotaExceeded
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """A sandbox that somebody asks for: the identity of `workloads`."""
+    """A request for a sandbox, made by the identity of `workloads`."""
 
     workloads: Workloads
     spec: SandboxSpec
@@ -69,7 +69,9 @@ def asks_no_engine(asking: Asking) -> bool:
     """Whether it is admitted without a word to a container engine, which may take its time."""
     spec, registry = asking.spec, asking.workloads.registry
     first = next(registry.candidates(spec.backend, asking.workloads.identity.uid))
-    return first.name not in ENGINES and (spec.backend != "auto" or not backend_problems(spec, first, registry))
+    if declared(first.name).inspects_images:
+        return False
+    return spec.backend != "auto" or not backend_problems(spec, first, registry)
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
 
     Looking at the devices, finding what is free and committing are done once for all of them. A refusal counts if it
     came before anything was written for the one who is refused. Should anything else happen, nothing has changed, and
-    each is admitted by itself; unless the ledger is away: then nobody knows what it has heard, and all are told so.
+    each is admitted by itself; unless the ledger is away: then it is not known what was committed, and all are told so.
     """
     if len(asked) == 1:
         return [_alone(asked[0])]
@@ -122,9 +124,9 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
 
 
 def rehearse(workloads: Workloads) -> None:
-    """Go the way of an admission once, for nobody: nothing is written. What is found out and loaded on that way the
+    """Go through an admission once as a rehearsal: nothing is written. What is found out and loaded on that way the
     first one who asks need not wait for."""
-    backend, spec = choose(SandboxSpec(backend="local"), workloads.registry, workloads.identity.uid)
+    backend, spec = choose(SandboxSpec(backend=ON_HOST), workloads.registry, workloads.identity.uid)
     order = Order(spec=spec, backend=backend, sandbox_id=SandboxId("rehearsal"), who=workloads.identity)
     Booking(workloads.home, workloads.ledger).rehearse(order, workloads.inventory())
 
@@ -223,7 +225,7 @@ def _book(booking: Booking, checked: _Checked, entered: Admitted | Entered) -> A
 def check_reach(workloads: Workloads, spec: SandboxSpec) -> SandboxSpec:
     """A remote caller gets no folder of the host but those that the configuration names.
 
-    The answer has the real path of each source, which is what was checked: whoever mounts it follows no link any more.
+    The answer has the real path of each source, which is what was checked: mounting it follows no link any more.
     """
     settings = workloads.registry.settings
     problems: list[Problem] = []
@@ -261,7 +263,7 @@ def _below(real: str, folder: str) -> bool:
 
 
 def waiting_for(workloads: Workloads, row: Sandbox) -> dict[str, Any]:
-    """What a queued sandbox waits for, now: its place, the length of the queue, and the planner's words."""
+    """What a queued sandbox waits for, now: its place, the length of the queue, and why it waits."""
     ledger = workloads.ledger
     tickets = ledger.tickets()
     mine = next((ticket for ticket in tickets if ticket.sandbox_id == row.id), None)

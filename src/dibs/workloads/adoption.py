@@ -3,7 +3,7 @@
 `reconcile` calls it. A ledger that was deleted, restored from an old copy or replaced knows nothing of sandboxes
 that live, and would give their devices away. Everything that is recorded beside the ledger and not in it is entered;
 whether it still runs is then proved in the usual way. What cannot be entered is reported, and as long as it lives no
-device is booked at all: nobody knows which ones it has.
+device is booked at all: it is not known which ones it has.
 """
 
 from __future__ import annotations

@@ -21,14 +21,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.port import Backend, Peers, scheduler_of
+from dibs.backends.port import Backend, Peers, PreparesImages, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import QuotaExceeded, StateError
 from dibs.home import Home
 from dibs.ledger.rows import LeasedDevice, Share, Ticket, encode
 from dibs.ledger.store import Ledger
-from dibs.plan.planner import DevicePlan, Refusal, plan_devices, servable
+from dibs.plan.decision import DevicePlan, Refusal
+from dibs.plan.devices import assign, plan_devices, servable
 from dibs.plan.quick import Free
+from dibs.plan.selectors import misfit
 from dibs.process import myself
 from dibs.request.model import GpuSelector, Request
 from dibs.request.spec import SandboxSpec
@@ -40,6 +42,7 @@ from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.quotas import Holding, held_by, least_gpus, over_quota
 from dibs.workloads.receipt import HIDDEN
 from dibs.workloads.rendering import Prepared, prepare
+from dibs.workloads.volumes import check_volumes
 from dibs.workloads.world import world_of
 
 
@@ -99,8 +102,11 @@ class Booking:
     # -- the steps --------------------------------------------------------------------------------------------------
 
     def check(self, order: Order) -> None:
-        """What has to be found out of the image, and whether it may be used. Asks the engine: not in a transaction."""
-        order.backend.inspect_image(order.spec.image)
+        """What has to be found out of the image, and whether it may be used; whether the volumes are there. Asks the
+        engine: not in a transaction."""
+        if isinstance(order.backend, PreparesImages):
+            order.backend.inspect_image(order.spec.image)
+        check_volumes(order.backend, order.spec, order.who.tenant)
         check_image(self._ledger, order.backend, order.who, order.spec.image)
 
     def book(
@@ -255,7 +261,7 @@ class Booking:
         )  # fmt: skip
 
     def _add(self, order: Order, *, state: SandboxState, simulated: bool = False) -> Sandbox:
-        pending = None
+        pending, scheduler = None, scheduler_of(order.backend)
         if order.origin:
             pending = Pending(order.spec, dict(order.base_env), order.who.remote)
         row = Sandbox(
@@ -274,7 +280,7 @@ class Booking:
             labels=dict(order.spec.labels),
             annotations=dict(order.annotations),
             origin=order.origin,
-            domain=getattr(order.backend, "domain", ""),
+            domain=scheduler.domain if scheduler is not None else "",
             group=order.group,
             rank=order.rank,
         )
@@ -298,7 +304,7 @@ class Booking:
 
 
 def together(requests: Sequence[Request]) -> Request:
-    """What the members of a group want as one: the queue and the planner see a group as this."""
+    """What the members of a group want as one: the queue and the plan see a group as this."""
     if len(requests) == 1:
         return requests[0]
     wanting = [request for request in requests if request.wants_devices]
@@ -328,11 +334,9 @@ def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, .
     if plan.parts:
         parts = iter(plan.parts)
         return tuple(_part(plan, set(next(parts)) if request.wants_devices else set()) for request in requests)
-    from dibs.plan.matching import assign, misfit
-
     wishes = [wish for request in requests for wish in request.gpus]
     fitting = [[device for device in plan.devices if not misfit(wish, device)[0]] for wish in wishes]
-    groups = assign([int(wish.count) for wish in wishes], fitting)
+    groups = assign([(int(wish.count), devices) for wish, devices in zip(wishes, fitting, strict=True)])
     if groups is None:  # the whole was planned for the same wishes
         raise AssertionError("a plan for a group cannot be divided among its members")
     chosen = iter(groups)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal
 
@@ -38,6 +37,7 @@ from dibs.backends.port import (
     Phase,
     PlacedDevice,
     Placement,
+    PreparesImages,
     Scheduler,
     Session,
     scheduler_of,
@@ -51,7 +51,7 @@ from dibs.process import myself
 from dibs.receipt import Receipt
 from dibs.request.durations import show_duration
 from dibs.sandbox import Sandbox, SandboxId, SandboxState, Step
-from dibs.workloads import late
+from dibs.workloads import orphans
 from dibs.workloads.booking import Order
 from dibs.workloads.quotas import least_gpus
 from dibs.workloads.receipt import differences, moved, not_started, write_receipt
@@ -61,13 +61,14 @@ from dibs.workloads.world import taken_meanwhile
 
 _AT_ONCE = 8  # sandboxes that a backend works on at the same time
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
-_ENDING = 1.0  # seconds in which a process that is ending has ended
+_ENDING = 10.0  # seconds in which a workload that is ending has ended, and its backend says so: a kubelet may take some
 _PAUSE = 0.02, 2.0  # seconds between two questions to a scheduler: at first, and in the end
 _HANDLE = msgspec.json.Decoder(Handle)
+_AWAY = ("CLUSTER_UNREACHABLE", "CLUSTER_OVERLOADED")  # codes of a cluster that may be back in a moment
 
 
 class NotYet(msgspec.Struct, frozen=True):
-    """A step waits for somebody else, and why. Drive it again after the pause."""
+    """A step waits for another party, and why. Drive it again after the pause."""
 
     reason: str
     pause: float
@@ -166,6 +167,8 @@ class Delivery:
             except BaseException as error:  # noqa: BLE001 - raised in its step
                 run.ahead = error
 
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(min(len(runs), _AT_ONCE)) as threads:
             list(threads.map(work, runs))
 
@@ -207,7 +210,10 @@ class Delivery:
         }
         try:
             while run.step not in (until, Step.STARTED):
-                waits = steps[run.step](run)
+                try:
+                    waits = steps[run.step](run)
+                except BackendUnavailable as error:
+                    waits = self._away(run, error)
                 if waits is not None:
                     return waits
         except BaseException as error:
@@ -229,7 +235,9 @@ class Delivery:
     def _make(self, run: Run) -> None:
         backend, workload = run.backend, run.prepared.workload
         # One form: it is sent, recorded, and compared with what is seen.
-        final = backend.finalise(workload, run.prepared.realisation)
+        final = run.prepared.realisation
+        if isinstance(backend, PreparesImages):
+            final = backend.finalise(workload, final)
         run.prepared = msgspec.structs.replace(run.prepared, realisation=final)
         run.handle = backend.create(workload, final, run.prepared.folder)
 
@@ -257,7 +265,7 @@ class Delivery:
         try:
             found = scheduler.placement(run.handle)
         except BackendUnavailable as error:
-            found = Placement("pending", error.problems[0].reason)  # it is with the scheduler, whoever can reach it now
+            found = Placement("pending", error.problems[0].reason)  # the scheduler has it, reachable from here or not
         if found.state == "refused":
             remedy = "ask for something that the cluster has; its scheduler will not try this again"
             raise NoMatch(Problem("PLACEMENT_REFUSED", *_asked(run), found.reason, remedy))
@@ -299,10 +307,18 @@ class Delivery:
         holders.discard(run.order.sandbox_id)
         return bool(holders) and bool(reconcile(self._ledger, self._registry, holders))
 
+    def _away(self, run: Run, error: BackendUnavailable) -> NotYet:
+        """A cluster that cannot be reached has lost nothing, and its steps can be taken again: what a gateway has
+        accepted, or what is with the scheduler already, waits for it. Anything else is raised."""
+        accepted = run.handle is not None or bool(run.order.origin)
+        if scheduler_of(run.backend) is None or error.code not in _AWAY or not accepted:
+            raise error
+        return self._pending(run, Placement("pending", error.problems[0].reason))
+
     def _pending(self, run: Run, found: Placement) -> NotYet:
         order = run.order
         with self._ledger.writing():
-            self._ledger.tell_placement(order.sandbox_id, Step.CREATED, found.reason, order.fence)
+            self._ledger.tell_placement(order.sandbox_id, run.step, found.reason, order.fence)
         asked = order.spec.wait_seconds
         scheduler = scheduler_of(run.backend)
         assert scheduler is not None  # it has said why
@@ -360,7 +376,8 @@ class Delivery:
     def _again(self, run: Run) -> bool:
         """The host may have changed under it, say by a mount: then it is made anew, while it is held back."""
         run.tries -= 1
-        if not (run.tries and run.backend.holds and run.backend.outdated(run.prepared.realisation)):
+        changes = isinstance(run.backend, PreparesImages) and run.backend.outdated(run.prepared.realisation)
+        if not (run.tries and run.backend.holds and changes):
             return False
         if run.handle is not None:
             run.backend.stop(run.handle, 0.0)
@@ -489,7 +506,7 @@ class Delivery:
     def _expect(self, order: Order, handle: Handle | None) -> None:
         backend, folder = order.backend, str(self._home.sandbox(order.sandbox_id))
         if not backend.holds and scheduler_of(backend) is None:
-            late.expect(self._home, handle or Handle(backend.name, order.sandbox_id, folder))
+            orphans.expect(self._home, handle or Handle(backend.name, order.sandbox_id, folder))
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
         """Record why there is no sandbox, and free what it had."""

@@ -23,28 +23,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, PreparesImages, Status
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
 from dibs.ledger.rows import Ticket
-from dibs.plan.planner import Refusal
-from dibs.process import ProcessName, absent, boot_id, boottime, myself
+from dibs.plan.decision import Refusal
+from dibs.process import ProcessName, absent, boot_id, boottime, myself, pid_namespace
 from dibs.request.durations import show_duration
 from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.booking import Booking, Order
 from dibs.workloads.delivery import Delivery, Run, ledger_away, withdraw
+from dibs.workloads.engine_events import EVERYTHING, Listening
 from dibs.workloads.identity import Identity
-from dibs.workloads.listening import EVERYTHING, Listening
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.rendering import Prepared
 from dibs.workloads.service import Workloads
+from dibs.workloads.volumes import check_volumes
 
 if TYPE_CHECKING:
-    from dibs.workloads.jobs.keeping import Drivers
+    from dibs.workloads.jobs.keepers import Drivers
 
 _LOG = logging.getLogger("dibs.dispatcher")
-_QUICK = 0.05  # seconds between two looks while somebody waits
+_QUICK = 0.05  # seconds between two looks while a caller waits
 _CALM = 0.25
 _BREATH = 0.02  # between two looks in any case: however often something changes, looking is not all that is done
 _THOROUGH = 2.0  # and between two looks at everything, whether anything seems to have changed or not
@@ -82,7 +83,7 @@ class Dispatcher:
         self._on_ready = on_ready
         self._in_flight = in_flight
         self._clock = clock
-        self._parked: dict[str, tuple[float, Run]] = {}  # what waits for somebody else, and until when it is left alone
+        self._parked: dict[str, tuple[float, Run]] = {}  # what waits for another party, and until when it is left alone
         self._beats: dict[ProcessName, tuple[int | None, float]] = {}  # of the watcher alone: since when each is silent
         self._living: dict[tuple[str, str], Handle] = {}  # of the watcher alone
         self._jobs: Drivers | None = None  # made when there is a first job
@@ -149,8 +150,8 @@ class Dispatcher:
 
     def _let_answers_go_first(self) -> None:
         """A burst of requests is answered before what they asked for is made, and before all sandboxes are looked at:
-        an answer takes a millisecond, a sandbox keeps a processor busy for a hundred. Not for long: whoever was
-        accepted is not put off by those who come."""
+        an answer takes a millisecond, a sandbox keeps a processor busy for a hundred. Not for long: what was
+        accepted is not put off by new requests."""
         until = time.monotonic() + _POLITE
         while self._in_flight() > _BURST and time.monotonic() < until and not self._stopping.wait(_BREATH):
             pass
@@ -177,7 +178,7 @@ class Dispatcher:
                 row = workloads.sandbox(order.sandbox_id)
                 self._on_ready(row, time.time() - row.created_at)
         except DibsError as error:
-            # The sandbox has its end and its reasons in the ledger; whoever asked reads them there. If it is the ledger
+            # The sandbox has its end and its reasons in the ledger; the caller reads them there. If it is the ledger
             # that is away, the row stays as it is, and is taken up again (`_take_over`).
             data = {"sandbox": order.sandbox_id, "code": error.code, "reason": str(error)}
             _LOG.warning("sandbox not delivered", extra={"data": data})
@@ -188,7 +189,7 @@ class Dispatcher:
         return False
 
     def _drive_parked(self) -> None:
-        """Hand out again what has waited long enough for somebody else."""
+        """Hand out again what has waited long enough for another party."""
         now = time.monotonic()
         for sandbox_id, (due, run) in list(self._parked.items()):
             if due <= now:
@@ -267,7 +268,7 @@ class Dispatcher:
 
             if not JobBook(workloads.ledger).any_live():
                 return
-            from dibs.workloads.jobs.keeping import Drivers
+            from dibs.workloads.jobs.keepers import Drivers
 
             self._jobs = Drivers(self._make, self._stopping.is_set)
         self._jobs.tend(workloads)
@@ -299,7 +300,9 @@ class Dispatcher:
                 continue
             order = _order(workloads, row)
             try:
-                order.backend.inspect_image(order.spec.image)
+                if isinstance(order.backend, PreparesImages):
+                    order.backend.inspect_image(order.spec.image)
+                check_volumes(order.backend, order.spec, order.who.tenant)
                 work, late = self._serve(workloads, booking, order, inventory, ticket)
             except BackendUnavailable as error:
                 if ledger_away(error):
@@ -352,12 +355,13 @@ class Dispatcher:
                 self._beats[row.owner] = known if known is not None and known[0] == number else (number, now)
 
     def _gone(self, row: Sandbox) -> bool:
-        """Whether its owner will not go on with it: it is proved gone, or it is on another host, has given no sign of
-        life for long, and what it delivers can be delivered from here as well."""
+        """Whether its owner will not go on with it: it is proved gone, or it is on another host or in another
+        container, has given no sign of life for long, and what it delivers can be delivered from here as well."""
         if row.owner is None or absent(row.owner):
             return True
         silent = row.owner in self._beats and self._clock() - self._beats[row.owner][1] > _SILENT
-        return silent and bool(row.domain) and row.owner.boot != boot_id()
+        visible = row.owner.boot == boot_id() and row.owner.pid_namespace == pid_namespace()
+        return silent and bool(row.domain) and not visible
 
     def _take_over(self, workloads: Workloads) -> None:
         """Go on with what a gateway had accepted, and did not finish because it died."""
@@ -378,7 +382,7 @@ class Dispatcher:
                 and row.owner == myself()
                 and time.time() - row.created_at < _THOROUGH
             ):
-                continue  # just admitted: whoever did that is about to submit it
+                continue  # just admitted: the process that did so is about to submit it
             if row.owner != myself():
                 if not self._gone(row):
                     continue
@@ -423,7 +427,7 @@ class Dispatcher:
                     _LOG.info("not followed: %s", error, extra={"data": {"sandbox": row.id}})
 
     def _end_overdue(self, workloads: Workloads) -> None:
-        """A sandbox ends itself when its time is over. If whoever should see to that was killed, we do."""
+        """A sandbox ends itself when its time is over. If the process responsible for that was killed, we end it."""
         for row in workloads.ledger.sandboxes(live_only=True, states=(SandboxState.RUNNING, SandboxState.PAUSED)):
             if row.expires_at is not None and time.time() > row.expires_at + _THOROUGH:
                 workloads.expire(row.id)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from dibs.backends.port import Backend
+from dibs.backends.installed import ON_HOST, declared
+from dibs.backends.port import Backend, EnforcesLimits, Forecast, Forecasts, scheduler_of
 from dibs.errors import BackendUnavailable, DibsError, InvalidRequest, Problem, Unsupported
-from dibs.plan.delivery import TABLE, Outcome, cell
+from dibs.plan.decision import DevicePlan, Refusal, World
+from dibs.plan.delivery import Outcome, cell, table
+from dibs.plan.devices import plan_devices
 from dibs.plan.explanation import BackendExplanation, Explanation
-from dibs.plan.planner import DevicePlan, Refusal, World, plan_devices
 from dibs.request.claim import claim_of
+from dibs.request.fields import FIELDS
 from dibs.request.spec import SandboxSpec, family
 from dibs.workloads import networks
 from dibs.workloads.identity import Identity
-from dibs.workloads.registry import ENGINES, Registry
+from dibs.workloads.registry import Registry
+from dibs.workloads.volumes import volume_problems
 
 _WRONG = frozenset(("COUNT_NEEDED",))  # not for want of ability: the request itself must say something else
 # It may be there again when asked later.
@@ -35,8 +39,8 @@ def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tup
 
 
 def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpec:
-    """What the request says on one backend: `local` knows images as roots; exact devices may stand in its options."""
-    if backend == "local":
+    """What the request says on one backend: images may be names of roots; exact devices may stand in its options."""
+    if declared(backend).root == "host":
         command = (*(spec.entrypoint or ()), *spec.command)
         root = registry.images.get(spec.image, "host") if spec.image else spec.root
         spec = msgspec.structs.replace(spec, image="", root=root, entrypoint=None, command=command)
@@ -67,11 +71,12 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
     asked |= {
         key: str(value) for key, value in request.short().items() if key in ("cpu", "memory", "pids", "allow_busy")
     }
-    for name in SandboxSpec.__struct_fields__:
-        value = getattr(spec, name)
-        row = name.removesuffix("_seconds").removesuffix("_bytes")
-        if row != "resources" and value != getattr(_DEFAULTS, name):
-            asked[row] = str(value)
+    for field in FIELDS:
+        if field.kind not in ("resource", "options"):
+            value = getattr(spec, field.attribute)
+            if value != getattr(_DEFAULTS, field.attribute):
+                asked[field.name] = str(value)
+    asked |= {"options": str(spec.options)} if spec.options else {}
     return asked
 
 
@@ -90,11 +95,11 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
             code, remedy = entry.code or "FIELD_NOT_SUPPORTED", "leave it out, or name another backend"
             problems.append(Problem(code, field, value, reason, remedy))
         elif field == "network" and spec.network:
-            able = backend.can_network(spec.network)
+            able = networks.able(backend, spec.network)
             if not able.ok:
                 reason = f"the {backend.name} backend cannot give it: {able.reason}"
                 problems.append(Problem(able.code or "NETWORK_UNAVAILABLE", field, value, reason, able.remedy))
-        elif entry.probe and field in ("cpu", "memory", "pids"):
+        elif entry.probe and field in ("cpu", "memory", "pids") and isinstance(backend, EnforcesLimits):
             able = backend.can_limit(field)  # type: ignore[arg-type]  # the three names that it takes
             if not able.ok:
                 problems.append(Problem("LIMIT_NOT_ENFORCEABLE", field, value, able.reason, able.remedy))
@@ -115,13 +120,14 @@ def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
 
 
 def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list[Problem]:
-    if backend == "local" and spec.image and spec.image not in registry.images:
+    root = declared(backend).root
+    if root == "host" and spec.image and spec.image not in registry.images:
         known = ", ".join(registry.images)
-        reason = f"the local backend has no such image; it has {known}"
+        reason = f"the {backend} backend has no such image; it has {known}"
         remedy = "take one of these, name a root folder or tar under [images] in the configuration, or use an engine"
         return [Problem("IMAGE_UNKNOWN", "image", spec.image, reason, remedy)]
-    if (backend in ENGINES or family(backend) == "kubernetes") and not spec.image and spec.root == "host":
-        remedy = "say which: --image python:3.12, or the path of a tar; or use --backend local"
+    if root == "image" and not spec.image and spec.root == "host":
+        remedy = f"say which: --image python:3.12, or the path of a tar; or use --backend {ON_HOST}"
         return [Problem("IMAGE_INVALID", "image", "", "a container is made from an image", remedy)]
     return []
 
@@ -129,23 +135,18 @@ def _image_problems(spec: SandboxSpec, backend: str, registry: Registry) -> list
 def explain_request(
     spec: SandboxSpec, world: World, registry: Registry, *, queue_length: int, who: Identity
 ) -> Explanation:
-    uid = who.uid
     refused = networks.not_given(spec, registry.settings.gateway) if who.gateway else []
     backends = []
     for name in registry.order if spec.backend == "auto" else (spec.backend,):
         decision: DevicePlan | Refusal = DevicePlan()
         if not registry.delegates(name):
             decision = plan_devices(meant_for(spec, name, registry).resources, world)
-        try:
-            backend = registry.get(name, uid)  # refused where this user may not have it; the others are explained
-            problems = refused + backend_problems(spec, backend, registry)
-            note = "" if problems else networks.settle(spec, backend, gateway=who.gateway)[1]
-            if registry.delegates(name) and spec.resources.wants_devices and not problems:
-                note = f"the scheduler of {name} chooses the devices"
-        except DibsError as failure:
-            problems, note = list(failure.problems), ""
+        verdict = _verdict(spec, name, registry, world, who)
+        problems, forecast = refused + verdict.problems, verdict.forecast
         fits = isinstance(decision, DevicePlan)
-        error = "Unsupported" if problems else "" if isinstance(decision, DevicePlan) else decision.error
+        error = verdict.error or ("Unsupported" if refused else "")
+        error = error or ("" if isinstance(decision, DevicePlan) else decision.error)
+        waits = decision.waits_for if isinstance(decision, Refusal) and not problems else ""
         backends.append(
             BackendExplanation(
                 backend=name,
@@ -155,9 +156,10 @@ def explain_request(
                 devices=tuple(d.id for d in decision.devices)
                 if isinstance(decision, DevicePlan) and not problems
                 else (),
-                waits_for=decision.waits_for if isinstance(decision, Refusal) and not problems else "",
+                waits_for=forecast.waits_for if forecast is not None else waits,
                 error=error,
-                notes=(note,) if note else (),
+                notes=(*verdict.notes, *(forecast.notes if forecast is not None else ())),
+                delegated_to=verdict.domain,
             )
         )
     return Explanation(
@@ -170,10 +172,51 @@ def explain_request(
     )
 
 
+class _Verdict(msgspec.Struct):
+    """What is to be said of a backend, devices apart. `error`: the class of the refusal, if it is one."""
+
+    problems: list[Problem]
+    notes: list[str] = []
+    error: str = ""
+    forecast: Forecast | None = None  # where a scheduler chooses
+    domain: str = ""
+
+
+def _verdict(spec: SandboxSpec, name: str, registry: Registry, world: World, who: Identity) -> _Verdict:
+    """Why a backend cannot deliver a request; or what there is to say about how it would."""
+    absent = registry.absent(name)
+    if absent is not None:
+        return _Verdict([absent], error="Unsupported")
+    try:
+        backend = registry.get(name, who.uid)  # refused where this user may not have it; the others are explained
+        problems = backend_problems(spec, backend, registry) or volume_problems(backend, spec, who.tenant)
+        if problems:
+            return _Verdict(problems, error="Unsupported")
+        note = networks.settle(spec, backend, gateway=who.gateway)[1]
+        forecast = _forecast(spec, backend, registry, world, who)
+    except DibsError as failure:
+        return _Verdict(list(failure.problems), error=type(failure).__name__)
+    domain = getattr(backend, "domain", "") if forecast is not None else ""
+    return _Verdict([], [note] if note else [], forecast=forecast, domain=domain)
+
+
+def _forecast(spec: SandboxSpec, backend: Backend, registry: Registry, world: World, who: Identity) -> Forecast | None:
+    """What a cluster's scheduler would find; None where this ledger decides. Raises with what can never be placed."""
+    if scheduler_of(backend) is None:
+        return None
+    from dibs.workloads.rendering import prepare
+
+    prepared = prepare(
+        meant_for(spec, backend.name, registry), backend, "explained", DevicePlan(), world.inventory, registry.home, {},
+        False, private=who.remote, owner=who.uid, tenant=who.tenant, gateway=who.gateway,
+    )  # fmt: skip
+    return backend.forecast(prepared.workload) if isinstance(backend, Forecasts) else Forecast()
+
+
 def table_rows() -> list[dict[str, str]]:
     """The delivery table, flat, for printing."""
     return [
         {"field": field, "backend": backend, "outcome": entry.outcome.value, "how": entry.how}
-        for field, row in TABLE.items()
+        for field, row in table().items()
         for backend, entry in row.items()
     ]

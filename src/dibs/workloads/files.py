@@ -42,7 +42,7 @@ def copy_from(service: Workloads, reference: str, path: str, target: str) -> lis
     """`path` of a sandbox to the host: into `target` if that is a folder, else as `target`.
 
     The symbolic links that were copied and lead out of what was copied: they are as the sandbox made them, and dibs
-    follows none of them, but whoever opens one reads or writes where it leads.
+    follows none of them, but opening one reads or writes where it leads.
     """
     if target.endswith("/") and not os.path.isdir(target):
         _refuse(target, "there is no such folder", "make it first, or leave out the slash for a new name")
@@ -57,11 +57,11 @@ def _refuse(value: str, reason: str, remedy: str) -> NoReturn:
 
 def pack(path: str, name: str = "") -> Iterator[bytes]:
     """A file or folder as a tar stream, piece by piece; `name`: what it is called there, if not as here."""
-    from dibs.backends import packing
-    from dibs.backends.archive import Refused
+    from dibs.backends import tar_writer
+    from dibs.backends.tar_reader import Refused
 
     try:
-        pieces = packing.pack(path, name)
+        pieces = tar_writer.pack(path, name)
     except Refused as error:
         if error.kind == "missing":
             _refuse(path, "there is no such file or folder", "check the path")
@@ -88,10 +88,10 @@ def unpack(chunks: Iterator[bytes], target: str, name: str = "") -> list[str]:
 
     The links among it that lead out. What was unpacked before something is refused stays.
     """
-    from dibs.backends.archive import Refused
-    from dibs.backends.tars import Stream
-    from dibs.backends.unpacking import Target, open_folder
-    from dibs.backends.unpacking import unpack as unpack_below
+    from dibs.backends.tar_check import Stream
+    from dibs.backends.tar_extract import Target, open_folder
+    from dibs.backends.tar_extract import unpack as unpack_below
+    from dibs.backends.tar_reader import Refused
 
     whole = os.path.isdir(target)
     into = target if whole else os.path.dirname(os.path.abspath(target))

@@ -27,7 +27,7 @@ from dibs.workloads.booking import Order, together
 from dibs.workloads.delivery import Delivery, Run
 from dibs.workloads.explain import choose
 from dibs.workloads.group_policy import END, POLICY, Policy
-from dibs.workloads.waiting import Waiting, WaitNews
+from dibs.workloads.waiter import Waiting, WaitNews
 
 if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
@@ -67,7 +67,7 @@ def check_group(spec: SandboxSpec, size: int) -> None:
     if request.devices and size > 1:
         reason = "a device belongs to one member, and this names it for all of them"
         refuse("device", ", ".join(request.devices), reason, "ask with --gpu")
-    if any(wish.count == ALL for wish in request.gpus):
+    if any(selector.count == ALL for selector in request.gpus):
         refuse("gpu", "all", "all devices cannot be had by every member", "say how many each member gets")
     if spec.publish and size > 1:
         reason = "a port of the host leads to one sandbox"

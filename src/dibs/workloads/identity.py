@@ -1,4 +1,4 @@
-"""Who asks: a process of this host, or whoever a gateway has recognised by a token or by the peer of its socket.
+"""The caller: a process of this host, or one that a gateway has recognised by a token or by the peer of its socket.
 
 `workloads` asks it two questions: may this one see a sandbox, may this one touch it. A tenant's people see what is
 their tenant's and nothing else; what they may not see does not exist for them.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dibs.ledger.jobs import JobRow
 
 SCOPES = ("sandboxes:read", "sandboxes:write", "devices:write", "admin")
-HOST = ""  # the tenant of everybody who is on the host itself
+HOST = ""  # the tenant of all users of the host itself
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +39,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return self.sees_all or self.tenant == tenant
 
     def touches(self, row: Sandbox | Ticket | JobRow) -> bool:
-        """Within a tenant everybody may; on the host itself only whoever made it."""
+        """Within a tenant every user may; on the host itself only its owner."""
         return self.owns_all or (self.sees(row.tenant) and (self.tenant != HOST or self.uid == row.uid))
 
 
 def this_process() -> Identity:
-    """The user of this process. On a shared ledger everybody sees everything; root may touch it, too."""
+    """The user of this process. On a shared ledger every user sees everything; root may change it, too."""
     uid = os.getuid()
     return Identity(name=username(), uid=uid, sees_all=True, owns_all=uid == 0)

@@ -1,24 +1,19 @@
 """Which images a tenant may use: all that an engine has or can pull, but no snapshot of another tenant.
 
 `admission` and `service` ask before anything is made of an image. A snapshot belongs to the tenant of its sandbox, by
-whatever it is called: its name, its id, a digest or a tag that was added later. To everybody else it is as missing as
-one that never was. Whoever is not bound to a tenant (a user of the host, an administrator) may use every image.
+whatever it is called: its name, its id, a digest or a tag that was added later. To other tenants it is as missing as
+one that never was. A caller without a tenant (a user of the host, an administrator) may use every image.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
 
-from dibs.backends.port import Backend
+from dibs.backends.port import Backend, ImageStore
 from dibs.errors import NotFound
 from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
 from dibs.workloads.identity import HOST, Identity
-from dibs.workloads.registry import ENGINES
-
-if TYPE_CHECKING:
-    from dibs.backends.engines.backend import EngineBackend
 
 REPOSITORY = "localhost/dibs-snapshot"  # of all snapshots; with a registry that is none, so it is never pulled
 _AN_ID = re.compile(r"sha256:[0-9a-f]{1,64}|[0-9a-f]{12,64}")
@@ -26,9 +21,9 @@ _AN_ID = re.compile(r"sha256:[0-9a-f]{1,64}|[0-9a-f]{12,64}")
 
 def check_image(ledger: Ledger, backend: Backend, who: Identity, image: str) -> None:
     """Raises NotFound if there is no such image for this caller. Asks the engine: call it outside of a transaction."""
-    if not image or who.sees_all or who.tenant == HOST or backend.name not in ENGINES:
+    if not image or who.sees_all or who.tenant == HOST or not isinstance(backend, ImageStore):
         return
-    found = cast("EngineBackend", backend).image(image)
+    found = backend.image(image)
     if found is None:
         if _is_snapshot(image) or _AN_ID.fullmatch(image):  # it cannot be pulled
             raise _missing(image)

@@ -3,15 +3,22 @@
 `rendering` settles it, `admission` refuses what a gateway does not give, `explain` says both.
 In a process of the host's own a sandbox shares the host's network unless it asks for another one: it is the user's own
 program. Through a gateway come those who must neither meet each other nor the host's loopback, where the gateway itself
-may trust whoever calls: theirs is private, or none where that cannot be had.
+may trust every caller: theirs is private, or none where that cannot be had.
 """
 
 from __future__ import annotations
 
-from dibs.backends.port import Backend, Network, scheduler_of
+from dibs.backends.port import Backend, Capability, GivesNetworks, Network, scheduler_of
 from dibs.errors import Problem
 from dibs.request.spec import SandboxSpec
 from dibs.settings import GatewaySettings
+
+
+def able(backend: Backend, network: Network) -> Capability:
+    """Whether a backend can give a network, here and now."""
+    if isinstance(backend, GivesNetworks):
+        return backend.can_network(network)
+    return Capability(ok=network == "host", reason=f"the {backend.name} backend gives the host's network only")
 
 
 def settle(spec: SandboxSpec, backend: Backend, *, gateway: bool) -> tuple[Network, str]:
@@ -19,11 +26,11 @@ def settle(spec: SandboxSpec, backend: Backend, *, gateway: bool) -> tuple[Netwo
     if spec.network:
         return spec.network, ""
     if not gateway:
-        return ("private" if scheduler_of(backend) is not None and not backend.can_network("host").ok else "host"), ""
-    able = backend.can_network("private")
-    if able.ok:
+        return ("private" if scheduler_of(backend) is not None and not able(backend, "host").ok else "host"), ""
+    private = able(backend, "private")
+    if private.ok:
         return "private", ""
-    return "none", f"it has no network: a private one cannot be had here ({able.reason}); {able.remedy}"
+    return "none", f"it has no network: a private one cannot be had here ({private.reason}); {private.remedy}"
 
 
 def not_given(spec: SandboxSpec, settings: GatewaySettings) -> list[Problem]:

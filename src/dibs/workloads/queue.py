@@ -1,6 +1,6 @@
 """The rules of the queue: which tickets count, which are passed over, which are void.
 
-`world` and `booking` ask what is in front, `waiting` what could be served, `reconcile` what to drop. A ticket is void
+`world` and `booking` ask what is in front, `waiter` what could be served, `reconcile` what to drop. A ticket is void
 when its deadline has passed, or when its process is proved gone, in whatever pid namespace it ran: its doorbell has no
 reader any more. It is passed over, and kept, while its process does not answer.
 """
@@ -25,23 +25,23 @@ from dibs.request.model import Request
 
 _REQUEST = msgspec.json.Decoder(Request)
 _CHECKED = 64  # how many tickets are checked at a time
-_STRAY = 60.0  # seconds after which a doorbell without a ticket belongs to nobody
+_STRAY = 60.0  # seconds after which a doorbell without a ticket is removed
 
 
 @lru_cache(maxsize=4096)
 def request_of(data: bytes) -> Request:
-    """What a ticket waits for. Equal ones are one object, so that the planner looks at each only once."""
+    """What a ticket waits for. Equal ones are one object, so that each is decided only once."""
     return decoded(_REQUEST, data, "request of a ticket")
 
 
 def in_front(
     tickets: Sequence[Ticket], ahead: str | None, held_back: Callable[[Ticket], bool] | None = None
 ) -> list[Ticket]:
-    """Those that count in front of a ticket, or of whoever has none.
+    """Those that count in front of a ticket, or of a caller that has none.
 
-    Whoever cannot accept anything now keeps its place, but holds up nobody meanwhile: a gateway that is away, a process
-    that was called and does not answer (it was stopped), whoever's time is over, and what its tenant's quota does not
-    allow now (`held_back`).
+    A ticket that cannot be served now keeps its place, but does not block the others: that of a gateway that is away,
+    of a process that was called and does not answer (it was stopped), one whose time is over, and one that its
+    tenant's quota does not allow now (`held_back`).
     """
     found: list[Ticket] = []
     now, boot = boottime(), boot_id()
@@ -67,7 +67,7 @@ def passed_over(ticket: Ticket, boot: str, now: float) -> bool:
 
 
 def void(ticket: Ticket, boot: str, now: float) -> str:
-    """Why nobody will ever come back for the place of a process; empty if somebody may. A queued sandbox's is kept."""
+    """Why the place of a process can never be taken up again; empty if it may be. A queued sandbox's is kept."""
     if ticket.sandbox_id is not None:
         return ""
     remaining = ticket.remaining(boot, now)
@@ -84,7 +84,7 @@ def deserted(ticket: Ticket) -> bool:
 
 
 def drop_void(ledger: Ledger) -> None:
-    """Give the places back that nobody will come back for, and clear away what is left of them.
+    """Give the places back that will never be taken up again, and clear away what is left of them.
 
     In a long queue the first ones are checked, and some of the others: it is done at every start, by very many at once
     if very many wait, so each is checked often enough.
@@ -116,7 +116,7 @@ def _clear_away(ledger: Ledger, waiting: set[str]) -> None:
         return
     for name in set(names) - waiting:
         path = folder / name
-        with suppress(OSError):  # somebody else was faster, or it is another user's
+        with suppress(OSError):  # another process was faster, or it is another user's
             found = path.lstat()
             fresh = abs(time.time() - found.st_mtime) < _STRAY
             if not fresh and stat.S_ISFIFO(found.st_mode) and ring(str(path), quietly=True) is False:

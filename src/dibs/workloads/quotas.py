@@ -80,7 +80,7 @@ def least_gpus(request: Request) -> int:
         return sum(map(least_gpus, request.parts))
     if request.claim is not None:
         return sum(_least(one) for one in request.claim["devices"]["requests"])
-    return sum(1 if wish.count == ALL else int(wish.count) for wish in request.gpus) + len(request.devices)
+    return sum(1 if selector.count == ALL else int(selector.count) for selector in request.gpus) + len(request.devices)
 
 
 def _least(request: Mapping[str, Any]) -> int:

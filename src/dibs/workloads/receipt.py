@@ -7,7 +7,6 @@ receipt says so and the command never runs: `differences` is what decides.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -20,6 +19,7 @@ from dibs.plan.delivery import cell
 from dibs.quantity import human_bytes
 from dibs.receipt import Facts, Outcome, Receipt, ReceiptDevice, ReceiptLine
 from dibs.request.claim import claim_of
+from dibs.request.fields import BY_NAME, FIELDS
 from dibs.request.spec import RESERVED_ENV, SandboxSpec
 
 HIDDEN = "(not kept)"
@@ -121,7 +121,7 @@ def _process(expected: Expectation, observed: Observation) -> Iterator[Problem]:
         yield _mismatch(name, "", f"it is {quoted(observed.process[name])}, and nothing was planned for it")
 
 
-_LIMITS = {"cpu_millis": "cpu", "memory_bytes": "memory", "shm_bytes": "shm"}  # the names of the request
+_LIMITS = {field.attribute: field.name for field in FIELDS if field.limit}  # by what an expectation calls them
 
 
 def _mismatch(field: str, value: str, reason: str) -> Problem:
@@ -179,6 +179,20 @@ def _kept(facts: Expectation | Observation, told: frozenset[str], origin: dict[s
     return Facts(facts.nodes, env, shown, facts.limits, isolation, facts.process, origin)
 
 
+def _amount(key: str, amount: int) -> str:
+    """A limit as people write it."""
+    if key.endswith("_millis"):
+        return f"{amount / 1000:g}"
+    return human_bytes(amount) if key.endswith("_bytes") else str(amount)
+
+
+def _asked(name: str, workload: Workload) -> str:
+    """What was asked for a fact of the process that is a field of requests."""
+    field = BY_NAME.get(name)
+    value = getattr(workload, field.attribute) if field is not None and field.passed else None
+    return "yes" if value is True else str(value) if value else "–"
+
+
 class _Lines:
     """The lines of a receipt: one for each field. A field with a problem is a mismatch, the others are what the
     delivery table says."""
@@ -227,19 +241,16 @@ class _Lines:
         self.add("devices", asked, chosen, names, seen, row="gpu.count" if request.gpus else "devices", part="nodes")
 
     def limits(self, spec: SandboxSpec, workload: Workload) -> None:
-        for field, key, amount, show in (
-            ("cpu", "cpu_millis", workload.limits.cpu_millis, lambda n: f"{n / 1000:g}"),
-            ("memory", "memory_bytes", workload.limits.memory_bytes, human_bytes),
-            ("pids", "pids", workload.limits.pids, str),
-            ("shm", "shm_bytes", workload.shm_bytes, human_bytes),
-        ):
+        for key, field in _LIMITS.items():
+            amount = getattr(workload.limits if hasattr(workload.limits, key) else workload, key)
             if amount is None and not self.wrong(field):
                 continue
             limit, seen = self.expected.limits.get(key), self.observed.limits.get(key)
-            asked = "–" if amount is None else str(spec.resources.short().get(field, show(amount)))
-            rendered = show(limit) if limit is not None else "no limit"
-            planned = show(amount) if amount is not None else "no limit"
-            self.add(field, asked, planned, rendered, show(seen) if seen is not None else "not set", part="limits")
+            asked = "–" if amount is None else str(spec.resources.short().get(field, _amount(key, amount)))
+            rendered = _amount(key, limit) if limit is not None else "no limit"
+            planned = _amount(key, amount) if amount is not None else "no limit"
+            told = _amount(key, seen) if seen is not None else "not set"
+            self.add(field, asked, planned, rendered, told, part="limits")
 
     def environment(self, spec: SandboxSpec) -> None:
         expected, observed = self.expected.env, self.observed.env
@@ -256,6 +267,8 @@ class _Lines:
         )
 
     def process(self, spec: SandboxSpec, workload: Workload) -> None:
+        import shlex
+
         self.fact("command", shlex.join(spec.command) if spec.command else "–", row="command")
         self.fact("workdir", spec.workdir or "–", row="workdir")
         self.fact("user", workload.user or "–", row="user")
@@ -263,28 +276,25 @@ class _Lines:
             self.expected.process.keys() | {name for name, _ in self.bad if name in self.observed.process}
         ):
             if name not in ("command", "workdir", "user", "network"):
-                asked = "yes" if name == "read_only" and workload.read_only else "–"
-                if name == "published":
-                    asked = ", ".join(map(str, spec.publish))
-                self.fact(name, asked)
+                self.fact(name, ", ".join(map(str, spec.publish)) if name == "published" else _asked(name, workload))
 
     def mounts(self, workload: Workload) -> None:
         places = self.native.get("targets") or {}
         planned = {mount.target: mount for mount in self.expected.mounts}
         seen = {mount.target: mount for mount in self.observed.mounts}
-        for mount in workload.mounts:
-            place = places.get(mount.target, os.path.normpath(mount.target))
-            want = str(planned[place]) if place in planned else f"{place} {'rw' if mount.writable else 'ro'}"
+        asked = [("mount", one.source, one.target, "rw" if one.writable else "ro") for one in workload.mounts]
+        asked += [("volume", str(one), one.target, one.mode) for one in workload.volumes]
+        for field, source, target, mode in asked:
+            place = places.get(target, os.path.normpath(target))
+            want = str(planned[place]) if place in planned else f"{place} {mode}"
             have = str(seen[place]) if place in seen else "not mounted"
-            mode = "rw" if mount.writable else "ro"
-            asked = f"{mount.source}:{mount.target}:{mode}"
             self.add(
-                "mount",
-                asked,
+                field,
+                f"{source}:{target}:{mode}",
                 want,
                 want,
                 have,
-                row="mounts",
+                row=f"{field}s",
                 part="mounts",
                 wrong=want != have and "mounts" not in self.observed.unseen,
             )

@@ -1,8 +1,8 @@
-"""Reconciliation: the ledger against what is really there. Run at every start, and by whoever waits.
+"""Reconciliation: the ledger against what is really there. Run at every start, and by waiting processes.
 
 A lease is freed only when its workload is proved gone:
 - created but never attached, and its creator is gone: what may be left of it is removed (`discard`), so the booking is
-  void. What an engine makes of it even later is removed then (`late`). A gateway's is left to the gateway that comes
+  void. What an engine makes of it even later is removed then (`orphans`). A gateway's is left to the gateway that comes
   next: it was accepted, so it is made;
 - attached: the process that keeps it and its first process are both gone, or the backend proves it ended. What has lost
   its keeper is ended: nothing could be done with it any more.
@@ -15,12 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status, scheduler_of
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status, scheduler_of, survey
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
 from dibs.ledger.store import Ledger
 from dibs.process import absent
 from dibs.sandbox import Sandbox, SandboxState
-from dibs.workloads import adoption, late
+from dibs.workloads import adoption, orphans
 from dibs.workloads.queue import drop_void
 from dibs.workloads.registry import Registry
 
@@ -48,7 +48,7 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
             ended += _compare(ledger, registry, [row for row in rows if row.id in forgotten])
     if only is None:
         ended += _end_broken_groups(ledger, registry)
-        late.sweep(registry.home, registry)
+        orphans.sweep(registry.home, registry)
     drop_void(ledger)
     return ended
 
@@ -83,7 +83,7 @@ def _surveys(rows: list[Sandbox], registry: Registry) -> dict[str, Status]:
                 by_backend.setdefault(row.backend, []).append(handle)
     for name, handles in by_backend.items():
         try:
-            found |= registry.get(name).survey(handles)
+            found |= survey(registry.get(name), handles)
         except BackendUnavailable:
             found |= {handle.sandbox_id: Status(Phase.UNKNOWN) for handle in handles}
     return found
@@ -126,7 +126,7 @@ def _fate_of_unfinished(ledger: Ledger, row: Sandbox, registry: Registry) -> Sta
             return None  # something of it may still be there
         if scheduler_of(backend) is None:
             try:
-                late.expect(registry.home, handle_of(row))
+                orphans.expect(registry.home, handle_of(row))
             except StateError as error:
                 if error.code != "DISK_FULL":
                     raise
@@ -135,7 +135,7 @@ def _fate_of_unfinished(ledger: Ledger, row: Sandbox, registry: Registry) -> Sta
 
 
 def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> bool:
-    """Record the end of a sandbox whose absence is proved. False if somebody was faster, or it is made once more."""
+    """Record the end of a sandbox whose absence is proved. False if another was faster, or it is made once more."""
     result = status.exit or Exit(
         137, ExitReason.LOST, detail=status.detail or "it was killed from outside", at=time.time()
     )
@@ -146,7 +146,7 @@ def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> 
         except NotFound:
             return False
         if now.parts.handle != row.parts.handle:
-            return False  # what was seen to be gone is not what it is now: somebody has made it once more
+            return False  # what was seen to be gone is not what it is now: it was made once more
         if now.accepted and result.reason is ExitReason.NOT_STARTED and ledger.reopen(row.id):
             return False  # a gateway had accepted it and died before the command was let go: the next one makes it
         first = ledger.end(

@@ -24,11 +24,13 @@ from dibs.devices.model import Device, Inventory
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.home import Home
 from dibs.ledger.rows import Share
+from dibs.plan.decision import DevicePlan
 from dibs.plan.environment import device_environment, lease_environment
-from dibs.plan.planner import DevicePlan
+from dibs.request.fields import PASSED
 from dibs.request.spec import RESERVED_ENV, SandboxSpec, family
 from dibs.workloads.networks import settle
 from dibs.workloads.quotas import least_gpus
+from dibs.workloads.volumes import volumes_of
 
 KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
 _NANO = 10**9  # amounts of shares are counted in billionths
@@ -104,6 +106,7 @@ def prepare(
             notes.append(f"{device.id} is also used outside dibs: {uses}")
     for name in plan.shares:
         notes.append(f"{name} is shared: what each may take is booked, but the driver does not enforce it")
+    volumes = volumes_of(spec, tenant)
     if problems:
         raise InvalidRequest(problems)
     name = spec.name or sandbox_id
@@ -115,34 +118,24 @@ def prepare(
         command=spec.command or KEEP_ALIVE,
         env=env,
         workdir=workdir,
-        root=spec.root,
         network=network,
         publish=tuple(PublishedPort(port.address, port.host_port, port.port) for port in spec.publish),
         tenant=tenant,
         limits=Limits(spec.resources.cpu_millis, spec.resources.memory_bytes, spec.resources.pids),
-        tty=spec.tty,
-        interactive=spec.interactive,
         foreground=foreground,
-        ttl_seconds=spec.ttl_seconds,
-        grace_seconds=spec.grace_seconds,
         devices=tuple(
             GrantedDevice(device.id, device.attachment, device.simulated)
             for device in plan.devices
             if device.attachment is not None
         ),
         mounts=mounts,
-        image=spec.image,
-        entrypoint=spec.entrypoint,
-        user=spec.user,
-        shm_bytes=spec.shm_bytes,
-        read_only=spec.read_only,
-        platform=spec.platform,
-        labels=spec.labels,
+        volumes=volumes,
         options=spec.options.get(family(backend.name), {}),
         private=private,
         peers=peers,
         owner=owner,
         delegated=delegated,
+        **{name: getattr(spec, name) for name in PASSED},
     )
     folder = home.sandbox(sandbox_id)
     realisation = backend.render(workload, folder)

@@ -1,7 +1,7 @@
 """The use cases: create a sandbox, look after it, explain. Everything that `cli` and `sdk` do goes through here.
 
 How a sandbox gets its devices is in `booking`, how it is made in `delivery`, how a gateway accepts one in `admission`.
-Everything here is done for somebody (`identity`): the user of this process, or a caller whom a gateway has recognised.
+Everything here is done on behalf of an `identity`: the user of this process, or a caller whom a gateway has recognised.
 """
 
 from __future__ import annotations
@@ -13,39 +13,54 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dibs.backends.port import Backend, Exec, Handle, LogRecord, Phase, Session, Status, Usage
+from dibs.backends.port import (
+    Backend,
+    CopiesFiles,
+    Exec,
+    ExecutesCommands,
+    Expires,
+    ForwardsPorts,
+    Handle,
+    KeepsTime,
+    LogRecord,
+    MeasuresUsage,
+    Pauses,
+    Phase,
+    Session,
+    Status,
+    Usage,
+    must,
+)
 from dibs.devices.model import Device, Inventory
 from dibs.doorbell import ring
 from dibs.errors import BackendUnavailable, Conflict, NotFound, StateError, Timeout
 from dibs.home import Home, find_home
 from dibs.ledger.rows import Event, Lease, Taint, Ticket
 from dibs.ledger.store import Ledger, new_id
-from dibs.plan.explanation import Explanation
-from dibs.plan.planner import Refusal
+from dibs.plan.device_state import DeviceState
 from dibs.process import absent, myself
 from dibs.receipt import Receipt
-from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Sandbox, SandboxId, SandboxState
-from dibs.workloads.booking import Booked, Booking, Order
-from dibs.workloads.delivery import Delivery, ledger_away, withdraw
-from dibs.workloads.explain import choose, explain_request
 from dibs.workloads.identity import Identity, this_process
-from dibs.workloads.images import check_image
 from dibs.workloads.reconcile import finish, handle_of, reconcile
 from dibs.workloads.registry import Registry
-from dibs.workloads.waiting import Waiting, WaitNews
-from dibs.workloads.world import DeviceState, look_around, started_by_dibs, states_of, world_of
+from dibs.workloads.world import look_around, started_by_dibs, states_of, world_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # making a sandbox is loaded when one is made: most commands only look
     import socket
 
-_PATIENCE = 60.0  # seconds to wait until whoever makes a sandbox has let go of it
+    from dibs.plan.explanation import Explanation
+    from dibs.request.spec import SandboxSpec
+    from dibs.workloads.booking import Booked, Order
+    from dibs.workloads.waiter import Waiting, WaitNews
+
+_PATIENCE = 60.0  # seconds to wait until the process that makes a sandbox has let go of it
 _OLD = 5.0  # seconds after which what was seen of the devices is looked at again
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
 
 
 class Client(Protocol):
-    """Somebody who waits for a sandbox: this process, or a caller who listens to a gateway."""
+    """The party that waits for a sandbox: this process, or a caller who listens to a gateway."""
 
     def waiting(self, workloads: Workloads, order: Order) -> Waiting:
         """A place in the queue, should one be needed."""
@@ -66,6 +81,8 @@ class OwnProcess:
         self._on_note = on_note
 
     def waiting(self, workloads: Workloads, order: Order) -> Waiting:
+        from dibs.workloads.waiter import Waiting
+
         return Waiting(workloads.ledger, workloads.registry, order.spec, order.who, self._on_wait)
 
     def note(self, text: str) -> None:
@@ -87,7 +104,7 @@ class Workloads:
         registry: Registry | None = None,
         compare: bool = True,
     ) -> None:
-        """`compare`: False where somebody else compares the ledger with what is really there: a gateway's watcher does
+        """`compare`: False where another one compares the ledger with what is really there: a gateway's watcher does
         it for all of its threads."""
         self.home = home or find_home()
         self.identity = identity or this_process()
@@ -111,7 +128,7 @@ class Workloads:
         from dibs.ledger.jobs import JobBook
 
         if JobBook(ledger).any_live():
-            from dibs.workloads.jobs.keeping import ensure
+            from dibs.workloads.jobs.keepers import ensure
 
             ensure(self.home, ledger)
 
@@ -127,7 +144,7 @@ class Workloads:
         self.close()
 
     def seen_by(self, identity: Identity) -> Workloads:
-        """The same service, for somebody else: a gateway's caller. It shares the open ledger."""
+        """The same service on behalf of another identity: a gateway's caller. It shares the open ledger."""
         self.ledger  # noqa: B018  # opened here, so that all views share it
         view = Workloads(self.home, identity=identity, registry=self.registry)
         view._ledger = self._ledger
@@ -240,8 +257,12 @@ class Workloads:
 
     def explain(self, spec: SandboxSpec) -> Explanation:
         """What would happen, on each backend and to each device. Nothing is created."""
+        from dibs.workloads.explain import explain_request
+
         if spec.image and not self.identity.sees_all:
-            for engine in self.registry.engines():
+            from dibs.workloads.images import check_image
+
+            for engine in self.registry.shared_engines():
                 with suppress(BackendUnavailable):  # it is explained why that one cannot be used
                     check_image(self.ledger, engine, self.identity, spec.image)
         inventory = self.inventory()
@@ -280,7 +301,11 @@ class Workloads:
     def make(
         self, spec: SandboxSpec, client: Client, *, base_env: Mapping[str, str], foreground: bool
     ) -> tuple[SandboxId, Session | None]:
-        """Book and deliver for somebody who waits for it; in the foreground with a session."""
+        """Book and deliver for a client that waits for it; in the foreground with a session."""
+        from dibs.workloads.booking import Order
+        from dibs.workloads.delivery import Delivery
+        from dibs.workloads.explain import choose
+
         backend, spec = choose(spec, self.registry, self.identity.uid)
         order = Order(
             spec=spec, backend=backend, sandbox_id=SandboxId(new_id("sb")), who=self.identity, base_env=base_env,
@@ -294,6 +319,10 @@ class Workloads:
 
     def reserve(self, orders: Sequence[Order], waiter: Waiting) -> tuple[Booked, ...]:
         """Book all that is ordered, now or when it is the waiter's turn; or raise with every reason."""
+        from dibs.plan.decision import Refusal
+        from dibs.workloads.booking import Booking
+        from dibs.workloads.delivery import ledger_away
+
         booking = Booking(self.home, self.ledger, self.registry.settings.tenants)
         spec = orders[0].spec
         inventory, looked = self.inventory(), time.monotonic()
@@ -357,7 +386,7 @@ class Workloads:
         return self.registry.get(row.backend, row.uid)
 
     def _mine(self, row: Sandbox) -> None:
-        """On a shared ledger everybody sees everything, but only the owner (and root) may touch a sandbox."""
+        """On a shared ledger every user sees everything, but only the owner (and root) may change a sandbox."""
         if not self.identity.touches(row):
             remedy = f"ask {row.username}, or root"
             raise Conflict(
@@ -370,7 +399,7 @@ class Workloads:
 
     def exec(self, reference: str, command: Exec) -> Session:
         _, backend, handle = self._live(reference, "running")
-        return backend.exec(handle, command)
+        return must(backend, ExecutesCommands).exec(handle, command)
 
     def logs(self, reference: str, *, follow: bool = False) -> Iterator[LogRecord]:
         """With `follow` until the workload has ended. Its end is in the ledger before the reader is told of it."""
@@ -384,21 +413,21 @@ class Workloads:
 
     def copy_in(self, reference: str, archive: Iterator[bytes], path: str) -> None:
         _, backend, handle = self._live(reference, "running")
-        backend.copy_in(handle, archive, path)
+        must(backend, CopiesFiles).copy_in(handle, archive, path)
 
     def copy_out(self, reference: str, path: str) -> Iterator[bytes]:
         _, backend, handle = self._live(reference, "running")
-        return backend.copy_out(handle, path)
+        return must(backend, CopiesFiles).copy_out(handle, path)
 
     def pause(self, reference: str) -> None:
         row, backend, handle = self._live(reference, "running")
-        backend.pause(handle)
+        must(backend, Pauses).pause(handle)
         with self.ledger.writing():
             self.ledger.set_state(row.id, SandboxState.PAUSED, expected=(SandboxState.RUNNING,))
 
     def resume(self, reference: str) -> None:
         row, backend, handle = self._live(reference, "paused")
-        backend.resume(handle)
+        must(backend, Pauses).resume(handle)
         with self.ledger.writing():
             self.ledger.set_state(row.id, SandboxState.RUNNING, expected=(SandboxState.PAUSED,))
 
@@ -423,7 +452,9 @@ class Workloads:
         return self.settle(row.id)
 
     def _withdraw(self, row: Sandbox, backend: Backend) -> Sandbox:
-        """End a sandbox that does not run yet. Whoever is making it is told, and lets go; it is waited for."""
+        """End a sandbox that does not run yet. The process that makes it is told, and lets go; it is waited for."""
+        from dibs.workloads.delivery import withdraw
+
         if row.origin and row.state is SandboxState.CREATING and not row.orphaned:
             with self.ledger.writing():
                 if self.sandbox(row.id).state == "creating":
@@ -451,7 +482,7 @@ class Workloads:
     def renew(self, reference: str, at: float | None) -> Sandbox:
         """Give a live sandbox another end, in seconds since the epoch; None: none."""
         row, backend, handle = self._live(reference, "running", "paused")
-        backend.set_expiry(handle, at)
+        must(backend, Expires).set_expiry(handle, at)
         with self.ledger.writing():
             self.ledger.set_expiry(row.id, at)
         return self.sandbox(row.id)
@@ -464,8 +495,10 @@ class Workloads:
         row, backend, handle = self._live(reference)
         if handle.keeper is not None and not absent(handle.keeper):
             return row
-        overdue: Callable[[Handle], bool] | None = getattr(backend, "overdue", None)  # an engine's, by the same clock
-        late = row.expires_at is not None and row.expires_at <= time.time() if overdue is None else overdue(handle)
+        if isinstance(backend, KeepsTime):
+            late = backend.overdue(handle)
+        else:
+            late = row.expires_at is not None and row.expires_at <= time.time()
         if row.live and late:
             backend.stop(handle, row.spec.grace_seconds)
         return self.settle(row.id)
@@ -487,11 +520,11 @@ class Workloads:
     def connect(self, reference: str, port: int) -> socket.socket:
         """A connection to a port of the sandbox's own loopback."""
         _, backend, handle = self._live(reference, "running")
-        return backend.connect(handle, port)
+        return must(backend, ForwardsPorts).connect(handle, port)
 
     def usage(self, reference: str) -> Usage:
         _, backend, handle = self._live(reference, "running", "paused")
-        return backend.usage(handle)
+        return must(backend, MeasuresUsage).usage(handle)
 
     def wait(self, reference: str, timeout: float | None = None) -> Sandbox:
         """Until the sandbox has ended. Raises Timeout if it has not by then; it runs on."""

@@ -1,4 +1,4 @@
-"""What is there, and who has it: the inventory and the ledger, put together for the planner and for tables.
+"""What is there, and who has it: the inventory and the ledger, put together for plans and for tables.
 
 `service`, `booking` and `admission` ask here. Nothing is changed but one thing: who holds a device that has broken is
 told so, once.
@@ -8,35 +8,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from dibs.backends.installed import find
 from dibs.backends.port import Handle
 from dibs.devices.model import Device, ExternalUse, Inventory, SourceError
-from dibs.errors import BackendUnavailable, Problem, StateError
+from dibs.errors import BackendUnavailable, Problem
 from dibs.home import Home
 from dibs.ledger.rows import Holder, Ticket
 from dibs.ledger.store import Ledger
-from dibs.plan.planner import SharedUse, World, cut_cards, holder_of
+from dibs.plan.decision import SharedUse, World
+from dibs.plan.device_state import DeviceState, Judge
 from dibs.process import ProcessName, absent, name_of, node_name
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.reconcile import handle_of
-from dibs.workloads.registry import ENGINES, Registry
+from dibs.workloads.registry import Registry
 
 SOMEBODY = "a sandbox"  # what a tenant is told of another's
-
-
-class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device and who has it, for tables."""
-
-    device: Device
-    state: str  # free, held, shared, external, unhealthy, tainted, unusable
-    holder: Holder | None = None
-    note: str = ""
 
 
 def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
@@ -101,11 +93,11 @@ def _with_containers(
     An engine that does not answer is an error that is shown; its containers are then those that can be seen to run.
     So are those of an engine that answers and has forgotten them.
     """
-    engines = registry.engines()
+    engines = registry.shared_engines()
     if not engines or not inventory.devices:
         return inventory
     from dibs.backends.engines.external import ExternalHolder, held
-    from dibs.backends.engines.unasked import running
+    from dibs.backends.engines.process_scan import running
     from dibs.devices.simulated import identity
 
     holders: list[ExternalHolder] = []
@@ -205,22 +197,16 @@ def started_by_dibs(ledger: Ledger, being_made: Handle | None = None) -> Callabl
         try:
             return os.stat(f"/proc/{pid}/ns/pid").st_ino in mine
         except OSError:
-            return False  # cannot be told: counted as somebody else's, the card is then not given away
+            return False  # cannot be told: counted as another's, the card is then not given away
 
     return started
 
 
 def _first_process(handle: Handle) -> ProcessName | None:
-    if handle.init is not None or handle.backend not in ENGINES:
+    if handle.init is not None:
         return handle.init
-    from dibs.backends.engines.keeping import init_of
-
-    try:
-        return init_of(Path(handle.folder))
-    except StateError:
-        return (
-            None  # another user's, or damaged: then it counts as somebody else's, and its card is leased all the same
-        )
+    found = find(handle.backend)
+    return found.first_process(handle) if found is not None and found.first_process is not None else None
 
 
 def world_of(
@@ -303,26 +289,5 @@ def _classes(home: Home) -> Callable[[], Sequence[Any]]:
 
 def states_of(world: World) -> list[DeviceState]:
     """Every device, with its state."""
-    cut = cut_cards(world.holders)
-    return [_state_of(device, world, cut) for device in world.inventory.devices]
-
-
-def _state_of(device: Device, world: World, cut: Mapping[str, Holder]) -> DeviceState:
-    holder = holder_of(device, world.holders, cut)
-    taints = ", ".join(map(str, world.taints.get(device.id, ())))
-    if holder is not None:
-        return DeviceState(device, "held", holder, note=taints)
-    shared = world.shares.get(device.id)
-    if shared is not None:
-        names = ", ".join(f"{one.sandbox_name} ({one.username})" for one in shared.holders)
-        return DeviceState(device, "shared", shared.holders[0], note=names)
-    if not device.health.ok:
-        return DeviceState(device, "unhealthy", note=device.health.reason)
-    if any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
-        return DeviceState(device, "tainted", note=taints)
-    if device.used_by:
-        uses = ", ".join(map(str, device.used_by))
-        return DeviceState(device, "external", note=uses)
-    if device.attachment is None:
-        return DeviceState(device, "unusable", note=device.unattachable)
-    return DeviceState(device, "free", note=taints)
+    judge = Judge(world)
+    return [judge.shown(device) for device in world.inventory.devices]

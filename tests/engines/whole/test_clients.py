@@ -48,7 +48,7 @@ service = Workloads()
 first = service.exec({row.id!r}, Exec(command=("sleep", "111222")))
 (guard,) = [int(p) for p in os.listdir("/proc") if p.isdigit() and Path(f"/proc/{{p}}/stat").exists()
     and Path(f"/proc/{{p}}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-    and "import guard" in Path(f"/proc/{{p}}/cmdline").read_text()]
+    and "import exec_guard" in Path(f"/proc/{{p}}/cmdline").read_text()]
 os.kill(guard, 9)
 os.waitpid(guard, 0)
 second = service.exec({row.id!r}, Exec(command=("sleep", "333444")))

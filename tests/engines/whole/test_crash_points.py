@@ -12,6 +12,7 @@ from tests.engines import images
 from tests.engines.whole.house import House, until
 
 from dibs.backends.engines.cgroups import trees
+from dibs.workloads.reconcile import reconcile
 
 # Where the creating process kills itself: before or after one of these calls.
 POINTS = [
@@ -86,6 +87,66 @@ def test_a_creator_that_dies_leaves_no_container_and_no_lease(house: House, when
     assert list(house.home.sandboxes.iterdir()) == []
 
 
+GROUP_POINTS = [
+    ("after", "ledger", "reserve", 2),
+    ("after", "backend", "create", 1),
+    ("after", "ledger", "record_handle", 2),
+    ("after", "backend", "start", 1),
+    ("after", "backend", "start", 2),
+    ("after", "ledger", "attach", 1),
+    ("after", "ledger", "attach", 2),
+]
+
+GROUP_SCRIPT = """
+import itertools, os, signal, sys, threading
+from dibs.ledger.store import Ledger
+from dibs.request import parse_spec
+from dibs.workloads.groups import launch_group
+from dibs.workloads.service import Workloads
+when, where, verb, count, engine, image = sys.argv[1:7]
+service = Workloads()
+kind = type(service.registry.get(engine)) if where == "backend" else Ledger
+real, calls, done = getattr(kind, verb), itertools.count(1), threading.Semaphore(0)
+def deadly(*args, **kwargs):
+    mine = next(calls)  # members are made at the same time
+    found = real(*args, **kwargs)
+    if mine < int(count):
+        done.release()
+        return found
+    for _ in range(1, int(count)):
+        done.acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(kind, verb, deadly)
+mapping = {"gpu": 2, "grace": "0s", "name": "job", "command": ["sleep", "1000"], "backend": engine, "image": image}
+launch_group(service, parse_spec(mapping), 2, foreground=False)
+"""
+
+
+@pytest.mark.parametrize(("when", "where", "verb", "count"), GROUP_POINTS)
+def test_a_maker_of_a_group_that_dies_leaves_all_or_nothing(
+    house: House, when: str, where: str, verb: str, count: int
+) -> None:
+    house.service.leases()
+    words = [sys.executable, "-c", GROUP_SCRIPT, when, where, verb, str(count), house.kind, images.REFERENCE]
+    result = subprocess.run(words, env=house.env, capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    reconcile(house.service.ledger, house.service.registry)
+    running = [row for row in house.service.sandboxes() if row.state == "running"]
+    if len(running) == 2:  # it died after its work: they run on, in the background
+        assert (verb, count) == ("attach", 2)
+        for row in running:
+            house.service.remove(row.id, 0.0)
+    # All four cards at once: they can only be had when nothing of the group is left. One member never runs alone.
+    row = house.create(gpu=4, wait="120s")
+    containers = {str(one["Names"][0]).lstrip("/") for one in house.engine.containers() if one["State"] == "running"}  # type: ignore[index]
+    assert containers == {f"dibs-{row.id}"}
+    for one in house.service.sandboxes(all=True):
+        house.service.remove(one.id, 0.0)
+    until(lambda: not keepers(house), why="a process that keeps time is left")
+    assert house.free()
+    assert list(house.home.sandboxes.iterdir()) == []
+
+
 def test_what_the_engine_makes_after_its_creator_was_killed_is_removed(house: House) -> None:
     """It had heard the request when nothing of it was there yet to be found."""
     words = [sys.executable, "-c", SCRIPT, "before", "backend", "create", house.kind, images.REFERENCE]
@@ -113,7 +174,7 @@ GIVING_UP = """
 import os, signal, sys
 from dibs.errors import BackendUnavailable
 from dibs.request import parse_spec
-from dibs.workloads import late
+from dibs.workloads import orphans
 from dibs.workloads.service import Workloads
 when, engine, image = sys.argv[1:4]
 service = Workloads()
@@ -121,14 +182,14 @@ kind = type(service.registry.get(engine))
 def away(*_):
     raise BackendUnavailable("the engine was killed")
 kind.start = kind.delete = away
-expect, looks = late.expect, []
+expect, looks = orphans.expect, []
 def deadly(*args):
     looks.append(args)
     if when == "after":
         expect(*args)
     if len(looks) == 2:  # the one before the end is told; what is noted at first is that the start was broken off
         os.kill(os.getpid(), signal.SIGKILL)
-late.expect = deadly
+orphans.expect = deadly
 mapping = {"gpu": 4, "grace": "0s", "command": ["sleep", "1000"], "backend": engine, "image": image}
 service.create(parse_spec(mapping))
 """
@@ -180,6 +241,6 @@ def keepers(house: House) -> list[int]:
             words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
         except OSError:
             continue
-        if b"import keeper" in words and str(house.home.state).encode() in words:
+        if b"import ttl_daemon" in words and str(house.home.state).encode() in words:
             found.append(int(entry.name))
     return found

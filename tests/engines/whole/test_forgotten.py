@@ -9,7 +9,7 @@ import pytest
 from tests.engines.running import processes_naming
 from tests.engines.whole.house import House, until
 
-from dibs.backends.engines import keeping
+from dibs.backends.engines import ttl
 from dibs.process import name_of
 from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
@@ -201,9 +201,9 @@ def test_the_first_process_of_a_container_is_recorded_by_the_next_look(house: Ho
     row = house.create(gpu=1, command=["sleep", "1000"])
     lose_the_record(house, row)
     assert house.again().sandbox(row.id).state == "running"
-    init = keeping.init_of(Path(handle_of(row).folder))
+    init = ttl.init_of(Path(handle_of(row).folder))
     assert init is not None
     assert init.pid == house.pid(row)
-    record = keeping.record_of(Path(handle_of(row).folder))
+    record = ttl.record_of(Path(handle_of(row).folder))
     assert record is not None
     assert record.groups

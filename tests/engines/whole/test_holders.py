@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.engines.whole.house import House, until, vendor_spec
 
+from dibs.backends.port import TakesSnapshots, must
 from dibs.devices import simulated
 from dibs.errors import Busy
 from dibs.process import name_of
@@ -76,7 +77,7 @@ def test_a_container_made_of_an_image_of_a_sandbox_holds_its_card(house: House, 
     row = house.create(device="gpu-3", command=["sleep", "1000"])
     name = f"localhost/dibs-of-{row.id.lower()}:1"
     if way == "snapshot":
-        house.service.backend_of(row).snapshot(handle_of(row), name)
+        must(house.service.backend_of(row), TakesSnapshots).snapshot(handle_of(row), name)
     else:
         repository, _, tag = name.rpartition(":")
         prefix = "/v1.41" if house.kind == "docker" else house.engine.prefix

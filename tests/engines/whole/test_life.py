@@ -12,6 +12,7 @@ from tests.engines import images
 from tests.engines.whole.house import House, keeper_of, until
 
 from dibs.backends.engines import client
+from dibs.backends.port import TakesSnapshots, must
 from dibs.errors import BackendUnavailable, Busy, Unsupported
 from dibs.workloads.reconcile import handle_of
 
@@ -117,7 +118,7 @@ def test_every_verb_of_the_command_works_on_a_container(house: House, tmp_path: 
 def test_a_container_can_be_kept_as_an_image(house: House) -> None:
     row = house.create(command=["sleep", "1000"])
     house.exec(row.id, "sh", "-c", "echo kept > /kept")
-    backend = house.service.backend_of(row)
+    backend = must(house.service.backend_of(row), TakesSnapshots)
     image = backend.snapshot(handle_of(row), "localhost/dibs-kept:1")
     assert house.run("cat", "/kept", image=image)[0] == "kept\n"
     house.engine.api("DELETE", f"{house.engine.prefix}/images/{image}?force=true")
@@ -126,7 +127,7 @@ def test_a_container_can_be_kept_as_an_image(house: House) -> None:
 def test_an_image_that_was_made_twice_is_removed_twice(house: House) -> None:
     """An engine finishes what a killed gateway has asked it for, also if the next one asks again."""
     row = house.create(command=["sleep", "1000"])
-    backend, before = house.service.backend_of(row), house.images()
+    backend, before = must(house.service.backend_of(row), TakesSnapshots), house.images()
     for content in ("one", "two"):
         house.exec(row.id, "sh", "-c", f"echo {content} > /kept")
         image = backend.snapshot(handle_of(row), "localhost/dibs-kept:2")

@@ -1,14 +1,17 @@
-"""Snapshots belong to a tenant, whatever they are called."""
+"""Snapshots belong to a tenant, whatever they are called; and so do the ports of its containers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from tests.engines import images
 from tests.engines.whole.house import House
+from tests.gateway.conftest import RunningGateway
 
+from dibs.backends.port import TakesSnapshots, must
 from dibs.errors import DibsError, NotFound
 from dibs.ledger.snapshots import Snapshots
 from dibs.process import myself
@@ -30,7 +33,7 @@ def snapshot(house: House) -> Iterator[str]:
     row = house.create(command=["sleep", "1000"])
     books = Snapshots(house.service.ledger)
     made = books.add(row.id, tenant="red", name="kept", backend=house.kind, repository=REPOSITORY, owner=myself())
-    house.service.backend_of(row).snapshot(handle_of(row), made.image)
+    must(house.service.backend_of(row), TakesSnapshots).snapshot(handle_of(row), made.image)
     books.ready(made.id)
     path = f"{house.engine.prefix}/images/{quote(made.image, safe='')}/tag?repo=localhost/other&tag=1"
     assert house.engine.api("POST", path)[0] == 201
@@ -89,3 +92,43 @@ def test_its_own_tenant_and_the_host_use_a_snapshot(house: House, snapshot: str)
 
 def test_an_image_that_is_no_snapshot_is_for_every_tenant(house: House) -> None:
     assert isinstance(admitted(house, "blue", images.REFERENCE), Admitted)
+
+
+ANSWER = "HTTP/1.1 200 OK\\r\\nContent-Length: 7\\r\\nConnection: close\\r\\n\\r\\ncrimson"
+
+
+@pytest.fixture
+def gateway(house: House, tmp_path: Path) -> Iterator[RunningGateway]:
+    one = RunningGateway(house.home, tmp_path).start()
+    yield one
+    one.stop()
+
+
+@pytest.mark.parametrize("network", ["", "none"])
+def test_a_port_of_a_container_is_passed_on_to_its_own_tenant_alone(
+    house: House, gateway: RunningGateway, network: str
+) -> None:
+    """Through the gateway's proxy; with `none` only the container's own loopback is there."""
+    red, blue = (gateway.make_token(name, "--tenant", name) for name in ("red", "blue"))
+    serve = f"while true; do printf '{ANSWER}' | nc -l -p 8000; done"
+
+    def made(token: str, *command: str) -> str:
+        asked = {"backend": house.kind, "image": images.REFERENCE, "command": list(command), "grace": "0s"}
+        answer = gateway.ask(
+            "POST", "/api/v1/sandboxes", {**asked, **({"network": network} if network else {})}, token=token
+        )
+        assert answer.status == 202, answer.data
+        box: str = answer.data["id"]
+        path = f"/api/v1/sandboxes/{box}"
+        gateway.until(lambda: gateway.ask("GET", path, token=token).data["state"] == "running")
+        return box
+
+    def passed_on(box: str, token: str) -> tuple[int, bytes]:
+        reply = gateway.ask("GET", f"/v1/sandboxes/{box}/proxy/8000/", token=token)
+        return reply.status, reply.body
+
+    server, other = made(red, "sh", "-c", serve), made(blue, "sleep", "1000")
+    gateway.until(lambda: passed_on(server, red) == (200, b"crimson"))
+    assert passed_on(server, blue)[0] == 404
+    status, body = passed_on(other, blue)
+    assert (status in (404, 502), b"crimson" in body) == (True, False), body

@@ -15,7 +15,7 @@ from tests.engines import images
 from tests.engines.running import processes_with
 from tests.engines.whole.house import House, conversation, keeper_of, until
 
-from dibs.backends.engines import keeping
+from dibs.backends.engines import ttl
 from dibs.process import ProcessName, absent, boottime, name_of
 from dibs.sandbox import Sandbox
 from dibs.workloads.reconcile import handle_of
@@ -38,7 +38,7 @@ def test_a_sandbox_whose_time_is_over_is_ended_although_its_keeper_was_killed(ho
     if paused:
         house.service.pause(row.id)
     kill_keeper(row)
-    keeping.set_deadline(folder(row), time.time() - 1.0)
+    ttl.set_deadline(folder(row), time.time() - 1.0)
     ended = house.again().sandbox(row.id)
     assert (ended.state, ended.reason) == ("exited", "its time to live was over")
     assert name_of(pid) is None
@@ -49,7 +49,7 @@ def test_a_keeper_that_was_killed_is_replaced(house: House) -> None:
     row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
     kill_keeper(row)
     assert house.again().sandbox(row.id).state == "running"
-    assert keeping.keeper_of(folder(row)) is not None
+    assert ttl.keeper_of(folder(row)) is not None
     pid = house.pid(row)
     house.service.renew(row.id, time.time() + 0.5)
     until(lambda: name_of(pid) is None, why="the new keeper ends it, although no dibs looks")
@@ -60,7 +60,7 @@ def test_a_sandbox_whose_time_is_over_is_ended_although_its_engine_has_forgotten
     pid = house.pid(row)
     kill_keeper(row)
     house.engine.restart_with_empty_run()
-    keeping.set_deadline(folder(row), time.time() - 1.0)
+    ttl.set_deadline(folder(row), time.time() - 1.0)
     assert not house.again().sandbox(row.id).live
     assert name_of(pid) is None
 
@@ -73,8 +73,8 @@ def test_a_foreground_run_that_ends_is_recorded_as_such(house: House) -> None:
             conversation(session)
         finally:
             session.close()
-        until(lambda: keeping.keeper_of(folder(row)) is None, why="its keeper goes with it")  # noqa: B023
-        assert keeping.ending(folder(row)) is None, "nobody asked for its end"
+        until(lambda: ttl.keeper_of(folder(row)) is None, why="its keeper goes with it")  # noqa: B023
+        assert ttl.ending(folder(row)) is None, "nobody asked for its end"
         end = house.service.settle(row.id).exit
         assert end is not None
         assert (end.reason, end.code) == ("exited", code)
@@ -94,7 +94,7 @@ def test_a_foreground_run_whose_client_goes_away_is_ended(house: House) -> None:
 
 
 def is_kept(row: Sandbox) -> bool:
-    return keeping.keeper_of(folder(row)) is not None
+    return ttl.keeper_of(folder(row)) is not None
 
 
 def test_a_clock_that_is_set_forward_does_not_end_a_container_early(
@@ -102,14 +102,14 @@ def test_a_clock_that_is_set_forward_does_not_end_a_container_early(
 ) -> None:
     row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
     pid = house.pid(row)
-    counts = keeping.deadline(folder(row))
+    counts = ttl.deadline(folder(row))
     assert counts is not None
     assert abs(counts - boottime() - 3600) < 600
     # To a keeper that reads it, this is a clock that was set three days forward since.
     (folder(row) / "expiry").write_text(f"{time.time() - 3 * 86400!r} {counts!r}")
-    keeper = keeping.keeper_of(folder(row))
+    keeper = ttl.keeper_of(folder(row))
     assert keeper is not None
-    assert keeping.nudge(keeper)
+    assert ttl.nudge(keeper)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3 * 86400)
     assert house.again().sandbox(row.id).state == "running"
@@ -121,9 +121,9 @@ def test_a_clock_that_is_set_back_does_not_keep_a_container_longer(house: House)
     row = house.create(gpu=1, ttl="1h", command=["sleep", "1000"])
     pid = house.pid(row)
     (folder(row) / "expiry").write_text(f"{time.time() + 3 * 86400!r} {boottime() - 1.0!r}")
-    keeper = keeping.keeper_of(folder(row))
+    keeper = ttl.keeper_of(folder(row))
     assert keeper is not None
-    assert keeping.nudge(keeper)
+    assert ttl.nudge(keeper)
     until(lambda: name_of(pid) is None)
     assert not house.again().sandbox(row.id).live
 
@@ -131,8 +131,8 @@ def test_a_clock_that_is_set_back_does_not_keep_a_container_longer(house: House)
 # `dibs run`, killed when its container runs and before it has noted the first process.
 KILLED_AT_THE_START = """
 import os, sys
-from dibs.backends.engines import keeping
-keeping.remember_init = lambda *words: os.kill(os.getpid(), 9)
+from dibs.backends.engines import ttl
+ttl.remember_init = lambda *words: os.kill(os.getpid(), 9)
 from dibs.cli.main import run
 run(sys.argv[1:])
 """
@@ -145,7 +145,7 @@ def test_a_keeper_whose_container_was_never_recorded_ends_it_in_time_and_goes(ho
         env=house.env, cwd=house.work, capture_output=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
-    keepers = processes_with("import keeper", str(house.home.state))
+    keepers = processes_with("import ttl_daemon", str(house.home.state))
     assert keepers, "it was there before the command ran"
     until(lambda: not any(one["State"] == "running" for one in house.engine.containers()), why="its time is over")
     until(lambda: all(name_of(pid) is None for pid in keepers), why="the keeper has nothing to keep")
@@ -158,9 +158,9 @@ def test_a_keeper_ends_what_its_engine_has_forgotten_when_its_time_is_over(house
     house.service.pause(row.id)
     house.engine.restart_with_empty_run()
     time.sleep(1.5)  # long enough for the keeper to be told by the engine that it has ended
-    keeper = keeping.keeper_of(folder(row))
+    keeper = ttl.keeper_of(folder(row))
     assert keeper is not None, "its container runs"
-    keeping.set_deadline(folder(row), time.time() - 1.0)
-    assert keeping.nudge(keeper)
+    ttl.set_deadline(folder(row), time.time() - 1.0)
+    assert ttl.nudge(keeper)
     until(lambda: name_of(pid) is None, why="no dibs looks")
     until(lambda: absent(keeper))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dibs.gateway.execd.inside import Inside
+from dibs.gateway.execd.script_runner import Inside
 from dibs.gateway.threads import Pool
 from dibs.request import parse_spec
 from dibs.workloads.identity import this_process

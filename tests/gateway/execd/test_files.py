@@ -13,7 +13,7 @@ from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import transfer
 from dibs.gateway.execd.answers import Streamed, Whole
 from dibs.gateway.execd.files import Files, Permission, Rename, Replacement
-from dibs.gateway.execd.inside import Inside
+from dibs.gateway.execd.script_runner import Inside
 from dibs.gateway.threads import Pool
 from dibs.workloads.identity import this_process
 

@@ -10,9 +10,9 @@ import pytest
 
 from dibs.backends.port import Exit, Output
 from dibs.gateway.execd import events, scripts
-from dibs.gateway.execd.book import CommandBook
+from dibs.gateway.execd.command_registry import CommandBook
 from dibs.gateway.execd.commands import CommandRequest, Commands
-from dibs.gateway.execd.inside import Inside, ScriptFailed, Started
+from dibs.gateway.execd.script_runner import Inside, ScriptFailed, Started
 from dibs.gateway.threads import Pool
 
 

@@ -1,9 +1,9 @@
 """Proof by processes that a container is gone, and force for those that an engine has forgotten.
 
 An engine that was killed, restarted with an empty /run, or out of disk space says "exited" or "no such container" of a
-container whose processes run. So its word frees no device: `lives` asks `left` before it believes an end, and `endings`
+container whose processes run. So its word frees no device: `status` asks `left` before it believes an end, and `stop`
 calls `end` for what the engine does not end. A container is known by the record that was made at its start (in
-`keeping`: its first process, its shim, its control groups) and by its id, after which engines name its control group.
+`ttl`: its first process, its shim, its control groups) and by its id, after which engines name its control group.
 The starter may have been killed before it wrote that record: then only the id is known.
 """
 
@@ -16,7 +16,7 @@ import signal
 import time
 from pathlib import Path
 
-from dibs.backends.engines import keeping
+from dibs.backends.engines import ttl
 from dibs.backends.engines.cgroups import groups_of, is_of
 from dibs.errors import BackendUnavailable
 from dibs.process import ProcessName, absent, name_of, start_time
@@ -28,7 +28,7 @@ _SHIMS = (b"containerd-shim", b"conmon")
 
 def left(folder: Path, container: str) -> str:
     """Why a container is not proved gone; empty if it is. `container`: its id."""
-    init = keeping.init_of(folder)
+    init = ttl.init_of(folder)
     if init is not None and not absent(init):
         return f"its first process, {init.pid}, is not gone"
     found = members(folder, container)
@@ -40,7 +40,7 @@ def members(folder: Path, container: str) -> list[int]:
 
     Where its groups were recorded only those are read; else every process of the host is looked at.
     """
-    record = keeping.record_of(folder)
+    record = ttl.record_of(folder)
     if record is not None and record.groups:
         listed = {pid for group in set(record.groups.values()) for pid in _listed(group)}
         return sorted(pid for pid in listed if start_time(pid) is not None)
@@ -75,7 +75,7 @@ def end(folder: Path, container: str, grace: float = 0.0, *, forgotten: bool) ->
     `forgotten`: the engine does not know that it runs, so its shim and its control groups are left to us as well.
     Raises BackendUnavailable if something stays.
     """
-    init = keeping.init_of(folder)
+    init = ttl.init_of(folder)
     lives = init is not None and not absent(init)
     some = lives or bool(members(folder, container))
     around = _around(folder, container)
@@ -102,15 +102,15 @@ def end(folder: Path, container: str, grace: float = 0.0, *, forgotten: bool) ->
     return some
 
 
-def _around(folder: Path, container: str) -> keeping.Record:
+def _around(folder: Path, container: str) -> ttl.Record:
     """What is around a container: as it was recorded, or as far as it can be seen now."""
-    record = keeping.record_of(folder)
+    record = ttl.record_of(folder)
     if record is not None and record.groups:
         return record
     groups: dict[str, str] = {}
     for pid in members(folder, container):
         groups |= groups_of(pid, container)
-    return keeping.Record(record.shim if record is not None else None, groups)
+    return ttl.Record(record.shim if record is not None else None, groups)
 
 
 # --- signals
@@ -157,7 +157,7 @@ def _not_permitted(pid: int) -> BackendUnavailable:
     return BackendUnavailable(reason, field="sandbox", value=str(pid), code="ENGINE_FAILED", remedy=remedy)
 
 
-def _thaw(around: keeping.Record) -> None:
+def _thaw(around: ttl.Record) -> None:
     """A frozen process of cgroup v1 does not even hear SIGKILL."""
     for controller, group in around.groups.items():
         name, word = {"freezer": ("freezer.state", "THAWED"), "": ("cgroup.freeze", "0")}.get(controller, ("", ""))
@@ -176,7 +176,7 @@ def _thaw(around: keeping.Record) -> None:
 # --- what is around it
 
 
-def _end_shims(around: keeping.Record, container: str) -> None:
+def _end_shims(around: ttl.Record, container: str) -> None:
     """containerd's shim and conmon: they hold no device, but nothing else would end them."""
     shims = [around.shim] if around.shim is not None else _seen_shims(container)
     for shim in shims:
@@ -212,7 +212,7 @@ def _is_shim(pid: int, container: str) -> bool:
     return words[0].rpartition(b"/")[2].startswith(_SHIMS) and container.encode() in words
 
 
-def _remove_groups(around: keeping.Record) -> None:
+def _remove_groups(around: ttl.Record) -> None:
     """Empty groups of a container that its engine does not remember; one that cannot be removed does no harm."""
     for group in set(around.groups.values()):
         for path, _, _ in os.walk(group, topdown=False):

@@ -10,7 +10,7 @@
     endings        pause, stop, removal, time to live
 
 `docker` and `podman` fill in what differs. Nothing is kept in memory that matters: a container is found by its name
-(`dibs-<sandbox id>`), and what dibs knows beside the engine lies in the sandbox's folder (`keeping`).
+(`dibs-<sandbox id>`), and what dibs knows beside the engine lies in the sandbox's folder (`ttl`).
 
 An engine cannot hold a container before its command (`holds` is false): `create` makes it, `start` runs it, and the
 look from outside comes right after.
@@ -24,21 +24,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dibs.backends.engines.attach import Conversations
 from dibs.backends.engines.cgroups import Groups
-from dibs.backends.engines.conversations import Conversations
-from dibs.backends.engines.creations import Creations
+from dibs.backends.engines.create import Creations
 from dibs.backends.engines.files import Files
-from dibs.backends.engines.lives import not_running
-from dibs.backends.engines.starts import Starts
-from dibs.backends.engines.together import Together
+from dibs.backends.engines.singleflight import Together
+from dibs.backends.engines.start import Starts
+from dibs.backends.engines.status import not_running
 from dibs.backends.port import Handle, Phase, Status, Usage
 from dibs.errors import BackendUnavailable, StateError, Unsupported
 from dibs.home import Home
 from dibs.process import absent
 
 if TYPE_CHECKING:
+    from dibs.backends.engines.events import Watch
     from dibs.backends.engines.external import ExternalHolder, Given
-    from dibs.backends.engines.watching import Watch
 
 
 # Seconds in which an engine that does not tell about its containers is not asked for them again: one that is stuck is
@@ -102,7 +102,7 @@ class EngineBackend(Creations, Starts, Conversations, Files):
 
     def watch(self, on_change: Callable[[str, str], None]) -> Watch:
         """Follow the engine's events in a thread: `on_change(sandbox id, what)`; an id of "" says: look at all."""
-        from dibs.backends.engines.watching import Watch
+        from dibs.backends.engines.events import Watch
 
         filters = msgspec.json.encode({"type": ["container"], "label": [f"dibs.home={self._home.state}"]}).decode()
         return Watch(self.client, self._events_path(filters), on_change).start()

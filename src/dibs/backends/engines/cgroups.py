@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from dibs.backends.engines.looking import unreadable
+from dibs.backends.engines.process_view import unreadable
 from dibs.backends.port import Usage
 
 _UNLIMITED = 1 << 62  # version 1 writes the largest number of pages instead of "max"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends.engines import networks, rendering
+from dibs.backends.engines import networks, plain_fields, rendering
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.client import Client, EngineError
-from dibs.backends.engines.early import Watcher, places
 from dibs.backends.engines.engine import container
 from dibs.backends.engines.facts import Facts, architecture, environment_of, on_path
+from dibs.backends.engines.observe_prestart import Watcher, places
 from dibs.backends.port import Handle, Usage
 from dibs.errors import quoted
 from dibs.home import Home
@@ -109,18 +109,26 @@ class DockerBackend(EngineBackend):
             host["NanoCpus"] = limits.cpu_millis * 1_000_000
         if limits.pids is not None:
             host["PidsLimit"] = limits.pids
-        if workload.shm_bytes is not None:
-            host["ShmSize"] = workload.shm_bytes
-        mounts = [*devices.mounts, *workload.mounts]
+        mounts = [*devices.mounts, *workload.mounts, *rendering.folders_in_volumes(form)]
         if workload.read_only:
             host["ReadonlyRootfs"] = True
-            taken = {one.target for one in mounts}
+            taken = {*(one.target for one in mounts), *(one.target for one in workload.volumes)}
             host["Tmpfs"] = {path: "exec" for path in _WRITABLE if path not in taken}
         if mounts:
             host["Mounts"] = [
                 {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": not one.writable}
                 for one in mounts
             ]
+        if whole := rendering.whole_volumes(form):
+            # What the image has at that place is not copied into it: a volume is what was put into it.
+            host["Mounts"] = [
+                *host.get("Mounts", ()),
+                *(
+                    {"Type": "volume", "Source": one.name, "Target": one.target, "ReadOnly": not one.writable,
+                     "VolumeOptions": {"NoCopy": True}}
+                    for one in whole
+                ),
+            ]  # fmt: skip
         if devices.way == "cdi":
             host["DeviceRequests"] = [{"Driver": "cdi", "DeviceIDs": list(devices.names)}]
         elif devices.way == "legacy":
@@ -132,10 +140,12 @@ class DockerBackend(EngineBackend):
             ]
         if devices.groups:
             host["GroupAdd"] = [str(group) for group in devices.groups]
+        # Docker adds what NVIDIA's hook reads to the first command only; further ones would have other cards in it.
+        env = {**workload.env, **devices.env} if devices.way == "legacy" else workload.env
         body: dict[str, Any] = {
             "Image": form.image,
             # One without a value is taken out of the image's.
-            "Env": [*(f"{name}={value}" for name, value in workload.env.items()), *rendering.unwanted(form)],
+            "Env": [*(f"{name}={value}" for name, value in env.items()), *rendering.unwanted(form)],
             **({"WorkingDir": workload.workdir} if workload.workdir else {}),
             "Labels": form.labels,
             "Tty": workload.tty,
@@ -164,6 +174,7 @@ class DockerBackend(EngineBackend):
             body["Entrypoint"] = list(form.entrypoint) or [""]
         if workload.user:
             body["User"] = workload.user
+        plain_fields.tell("docker", body, workload)
         return body
 
     def _make(self, client: Client, name: str, body: dict[str, Any]) -> str:

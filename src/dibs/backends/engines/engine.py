@@ -11,10 +11,11 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from dibs.backends import proc
 from dibs.backends.engines import errors, networks
 from dibs.backends.engines.client import QUESTION, Client, EngineError, Unreachable
+from dibs.backends.engines.discovery import Found, find
 from dibs.backends.engines.facts import Facts
-from dibs.backends.engines.finding import Found, find
 from dibs.backends.port import Capability, Handle, Network
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.home import Home
@@ -162,10 +163,14 @@ class Engine:
 
     def available(self) -> Capability:
         try:
-            self.client()
+            facts = self.facts()
         except DibsError as error:
             problem = error.problems[0]
             return Capability(False, problem.reason, problem.remedy, problem.code)
+        if facts.peer is not None and not facts.rootless and not proc.may_look_at_all():
+            reason = f"{self.name} runs as root, and only root may look into its containers: nothing could be proved"
+            remedy = "run dibs as root, have a host service (sudo dibs host install), or use an engine of your own"
+            return Capability(False, reason, remedy, "OBSERVATION_FAILED")
         return Capability(True)
 
     def can_network(self, network: Network) -> Capability:

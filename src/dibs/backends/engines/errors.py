@@ -1,13 +1,14 @@
 """What an engine's words mean: one mapper for each engine.
 
 Known message → cause → remedy; the engine's own text is kept. A message that is not known is still an error of the
-right kind, by its status: `translate` never guesses a cause. Rows are tried from the first to the last. Whoever adds a
-row adds a message to the tests; a row without one fails them.
+right kind, by its status: `translate` never guesses a cause. Rows are tried from the first to the last. Each row
+needs a message in the tests; one without fails them.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import re
 
 import msgspec
@@ -37,7 +38,15 @@ class Known(msgspec.Struct, frozen=True):
 _NOT_RUNNING = "stop, pause and exec need a sandbox in the right state; see `dibs ps --all`"
 _CDI_REMEDY = "see `dibs doctor`; the spec must lie in a folder that the engine reads (/etc/cdi, /var/run/cdi)"
 
+_DENIED = (
+    r"pull access denied|unauthorized|authentication required|requested access to the resource is denied"
+    r"|access .*denied.*registry|denied: |no basic auth credentials"
+)
 _BOTH: tuple[Known, ...] = (
+    Known(
+        r"error creating device nodes", Unsupported, "CDI_SPEC_UNUSABLE",
+        "the engine's runtime cannot make a node of the device", "make the spec anew; see `dibs doctor`",
+    ),
     Known(
         r"exec: .*(executable file not found|no such file or directory)"
         r"|failed to exec .*no such file|exec .* failed: no such file|command that was not found",
@@ -104,11 +113,6 @@ _BOTH: tuple[Known, ...] = (
         "IMAGE_NOT_FOUND", "the registry has no such image", "check its name and tag",
     ),
     Known(
-        r"pull access denied|unauthorized|authentication required|requested access to the resource is denied"
-        r"|access .*denied.*registry|denied: ", Unsupported, "REGISTRY_DENIED",
-        "the registry does not give this image to you", "log in with the engine's own login, or check the name",
-    ),
-    Known(
         r"(registry|/v2/|docker://|lookup|dial tcp|dial udp).*(connection refused|network is unreachable|no such host|"
         r"i/o timeout|timeout|name resolution|no route to host|server misbehaving|certificate|http response to https)",
         BackendUnavailable, "REGISTRY_UNREACHABLE", "the image is not here, and its registry cannot be reached",
@@ -143,6 +147,10 @@ _BOTH: tuple[Known, ...] = (
 DOCKER: tuple[Known, ...] = (
     *_BOTH,
     Known(
+        _DENIED, Unsupported, "REGISTRY_DENIED", "the registry does not give this image to you",
+        "check the name; a login is kept by Docker's command, not by the engine: pull it with `docker pull` first",
+    ),
+    Known(
         r"could not select device driver", Unsupported, "CDI_OFF",
         "this Docker has no way to give GPUs",
         'switch CDI on: {"features": {"cdi": true}} in /etc/docker/daemon.json',
@@ -167,7 +175,15 @@ DOCKER: tuple[Known, ...] = (
 )  # fmt: skip
 
 PODMAN: tuple[Known, ...] = (
+    Known(
+        r"does not have a cgroup", Unsupported, "ROOTLESS_LIMITED",
+        "a user's Podman cannot do this without control groups of its own", "use cgroup v2 with delegation",
+    ),
     *_BOTH,
+    Known(
+        _DENIED, Unsupported, "REGISTRY_DENIED", "the registry does not give this image to you",
+        "check the name, or log in as the user that the engine runs as: podman login REGISTRY",
+    ),
     Known(
         r"no such image|image not known", NotFound, "IMAGE_NOT_FOUND", "the image is not here",
         "pull it, or load it from a file",
@@ -192,6 +208,16 @@ PODMAN: tuple[Known, ...] = (
         "give it some: usermod --add-subuids 100000-165535 USER",
     ),
     Known(
+        r"unable to setup user: invalid argument", Unsupported, "ROOTLESS_LIMITED",
+        "this user or group is not among the ids that this user's Podman has",
+        "use another one, or give it more: usermod --add-subuids 100000-165535 USER",
+    ),
+    Known(
+        r"setting up (pasta|slirp4netns)|could not find (pasta|slirp4netns)", Unsupported, "NETWORK_UNAVAILABLE",
+        "this user's Podman cannot make a private network",
+        "let the user open /dev/net/tun and install passt, or use --network host or none",
+    ),
+    Known(
         r"fork/exec .*: (resource temporarily unavailable|operation not permitted)|error setting rlimit",
         BackendUnavailable, "ENGINE_LIMITED", "the engine may not set what it sets by default",
         "lower default_ulimits in containers.conf",
@@ -204,13 +230,18 @@ PODMAN: tuple[Known, ...] = (
 )  # fmt: skip
 
 TABLES: dict[str, tuple[Known, ...]] = {"docker": DOCKER, "podman": PODMAN}
-_COMPILED = {engine: [(re.compile(row.words, re.DOTALL), row) for row in rows] for engine, rows in TABLES.items()}
 _BY_STATUS: dict[int, type[DibsError]] = {400: InvalidRequest, 403: BackendUnavailable, 404: NotFound, 409: Conflict}
+
+
+@functools.cache
+def _compiled(engine: str) -> list[tuple[re.Pattern[str], Known]]:
+    """Compiling all of them takes milliseconds, and most processes never see an engine's error."""
+    return [(re.compile(row.words, re.DOTALL), row) for row in TABLES[engine]]
 
 
 def known(engine: str, message: str) -> Known | None:
     text = message.lower()
-    return next((row for words, row in _COMPILED[engine] if words.search(text)), None)
+    return next((row for words, row in _compiled(engine) if words.search(text)), None)
 
 
 def translate(engine: str, error: EngineError, *, field: str = "sandbox", value: str = "") -> DibsError:

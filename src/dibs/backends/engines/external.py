@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.engines import looking
+from dibs.backends.engines import process_view
 from dibs.backends.engines.client import Client, EngineError
 from dibs.backends.port import NodeFact
 from dibs.devices.model import Device, DeviceId
@@ -230,7 +230,7 @@ def holder_of(engine: str, document: dict[str, Any], given: Given = Given()) -> 
     nodes = given.nodes
     if pid:
         try:
-            nodes = looking.device_nodes(pid)
+            nodes = process_view.device_nodes(pid)
             if privileged:  # it has all of the host's; what it has beyond those it was given
                 nodes = tuple(node for node in nodes if not os.path.exists(node.path))
         except BackendUnavailable:

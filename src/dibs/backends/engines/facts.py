@@ -1,8 +1,8 @@
 """What an engine is and can, found out once.
 
-`docker` and `podman` fill `Facts`; `passing` and `backend` decide by them. An engine may see another file system than
-we do (rootless, a snap, a machine of its own): its paths are looked at through the root of its own process where that
-is visible, and `root` says so.
+`docker` and `podman` fill `Facts`; `device_injection` and `backend` decide by them. An engine may see another file
+system than we do (rootless, a snap, a machine of its own): its paths are looked at through the root of its own process
+where that is visible, and `root` says so.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dibs.backends import tars
-from dibs.backends.engines import errors, images, looking
+from dibs.backends import tar_check
+from dibs.backends.engines import errors, images, process_view
 from dibs.backends.engines.engine import container, identity
-from dibs.backends.engines.lives import Lives
+from dibs.backends.engines.status import Lives
 from dibs.backends.port import Handle
 from dibs.errors import Conflict
 from dibs.http import query, segment
@@ -27,11 +27,11 @@ class Files(Lives):
         uid, gid = self._owner(handle)
         init = self._visible(handle)
         if init is not None:
-            looking.check_folder(init.pid, path)
-        with tars.checked(archive, uid, gid) as file:
+            process_view.check_folder(init.pid, path)
+        with tar_check.checked(archive, uid, gid) as file:
             self.ask(
                 handle, "PUT", container(handle) + "/archive" + query(path=path, noOverwriteDirNonDir=True),
-                body=tars.pieces(file), headers={"Content-Type": "application/x-tar"}, field="path", value=path,
+                body=tar_check.pieces(file), headers={"Content-Type": "application/x-tar"}, field="path", value=path,
                 timeout=LONG,
             )  # fmt: skip
 
@@ -54,7 +54,7 @@ class Files(Lives):
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
         init = self._visible(handle)
-        looking.check_copied(init.pid if init is not None else 0, path)
+        process_view.check_copied(init.pid if init is not None else 0, path)
         with self.asking(path, "path") as client:
             connection, response = client.stream("GET", container(handle) + "/archive" + query(path=path))
 

@@ -1,6 +1,6 @@
 """The private networks of an engine: one bridge for each tenant of a home, so that containers of two never meet.
 
-`creations` makes one when the first container needs it, `endings` removes it after the last. Engines keep bridges apart
+`create` makes one when the first container needs it, `stop` removes it after the last. Engines keep bridges apart
 by firewall rules, so where an engine is told to make none there are no private networks. A network is known by its name
 and its labels; one of that name without them is foreign, and is refused.
 
@@ -11,7 +11,6 @@ alone. So none is removed between its making and that of the container which nee
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from dibs.http import query, segment
 
 HOME, TENANT, NETWORK = "dibs.home", "dibs.tenant", "dibs.network"
 LOCK = "networks.lock"
+_TUN = "/dev/net/tun"
 _CONFLICT = 409
 _FIRST_RANK = 10
 
@@ -35,6 +35,8 @@ _FIRST_RANK = 10
 def name_of(home: Home, tenant: str, group: str = "") -> str:
     """Tenants may have any name; an engine's networks may not. `group`: a network for the ranks of one job."""
     words = f"{home.state}\0{tenant}\0{group}" if group else f"{home.state}\0{tenant}"
+    import hashlib
+
     return "dibs-" + hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
@@ -61,6 +63,10 @@ def capability(engine: str, facts: Facts) -> Capability:
     if engine == "docker" and facts.peer is not None and _without_rules(facts):
         reason = "dockerd is told to make no firewall rules (iptables is false), so its networks are not kept apart"
         return Capability(False, reason, "let it: remove iptables from /etc/docker/daemon.json", "NETWORK_UNAVAILABLE")
+    if facts.rootless and facts.peer is not None and not os.access(facts.seen(_TUN), os.R_OK | os.W_OK):
+        reason = f"the user of {engine} may not open {_TUN}, which its private networks need"
+        remedy = f"let every user open it, as distributions do: sudo chmod 0666 {_TUN}"
+        return Capability(False, reason, remedy, "NETWORK_UNAVAILABLE")
     return Capability(True)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dibs.backends.engines import early, keeping, networks, rendering
+from dibs.backends.engines import networks, observe_prestart, plain_fields, rendering, ttl
 from dibs.backends.engines.backend import EngineBackend
 from dibs.backends.engines.cgroups import is_of
 from dibs.backends.engines.client import Client, EngineError
@@ -134,15 +134,14 @@ class PodmanBackend(EngineBackend):
             body["entrypoint"] = list(form.entrypoint)
         if workload.user:
             body["user"] = workload.user
-        if workload.shm_bytes is not None:
-            body["shm_size"] = workload.shm_bytes
+        plain_fields.tell("podman", body, workload)
         if unwanted := rendering.unwanted(form):
             body["unsetenv"] = unwanted
         if workload.read_only:
             body["image_volume_mode"] = "ignore"  # or they could be written to
             body["read_only_filesystem"] = True
             body["read_write_tmpfs"] = True  # or not even /dev/shm could be written to
-        mounts = [*devices.mounts, *workload.mounts]
+        mounts = [*devices.mounts, *workload.mounts, *rendering.folders_in_volumes(form)]
         if mounts:
             body["mounts"] = [
                 {
@@ -153,6 +152,9 @@ class PodmanBackend(EngineBackend):
                 }
                 for one in mounts
             ]
+        if whole := rendering.whole_volumes(form):
+            # What the image has at that place is not copied into it: a volume is what was put into it.
+            body["volumes"] = [{"Name": one.name, "Dest": one.target, "Options": [one.mode, "nocopy"]} for one in whole]
         if devices.way == "cdi":
             body["devices"] = [{"path": name} for name in devices.names]
         elif devices.nodes:
@@ -167,13 +169,15 @@ class PodmanBackend(EngineBackend):
     def _ignite(self, handle: Handle, client: Client) -> int:
         base = container(handle)
         pid, config = self._set_up(handle, client)
-        if pid and early.waits(pid):
+        if pid and observe_prestart.waits(pid):
             self._check_command(handle, pid)
             facts = self.facts()
-            told = early.told(facts.seen(config))
-            self._remember_look(handle, early.look(self._view(handle, pid), told) if told is not None else None)
+            told = observe_prestart.told(facts.seen(config))
+            self._remember_look(
+                handle, observe_prestart.look(self._view(handle, pid), told) if told is not None else None
+            )
             status = client.answer("POST", f"{base}/start", accept=(304,))[0]
-            keeping.remember_init(Path(handle.folder), pid, handle.data.get("container", ""))
+            ttl.remember_init(Path(handle.folder), pid, handle.data.get("container", ""))
             return status
         return client.answer("POST", f"{base}/start", accept=(304,))[0]
 
@@ -194,7 +198,7 @@ class PodmanBackend(EngineBackend):
         if own and self._places is not None:
             config, pidfile = (place.format(id=own) for place in self._places)
             pid = _written(self.facts().seen(pidfile))
-            if pid and early.waits(pid) and is_of(pid, own):
+            if pid and observe_prestart.waits(pid) and is_of(pid, own):
                 return pid, config
         document = client.call("GET", container(handle) + "/json")
         config, pidfile = (str(document.get(key) or "") for key in ("OCIConfigPath", "PidFile"))
@@ -211,7 +215,7 @@ class PodmanBackend(EngineBackend):
     def _given(self, document: dict[str, Any]) -> Given:
         """Podman does not tell rules, nor devices by CDI name; both are in what it wrote for the runtime."""
         from dibs.backends.engines.external import Given
-        from dibs.backends.engines.looking import STANDARD
+        from dibs.backends.engines.process_view import STANDARD
 
         try:
             with open(self.facts().seen(str(document.get("OCIConfigPath") or "/")), "rb") as file:

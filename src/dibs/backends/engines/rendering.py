@@ -14,9 +14,13 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.backends import mounts as tables
-from dibs.backends.engines import images, networks, passing, states
+from dibs.backends import plain_fields, proc
+from dibs.backends.engines import device_injection, images, networks, states
 from dibs.backends.engines.facts import Facts, mount_table
-from dibs.backends.port import Capability, Expectation, LogRecord, MountFact, Realisation, Workload
+from dibs.backends.engines.plain_fields import FIELDS
+from dibs.backends.engines.plain_fields import sent as plain_sent
+from dibs.backends.engines.volumes import PlacedVolume
+from dibs.backends.port import Capability, Expectation, LogRecord, Mount, MountFact, Realisation, Volume, Workload
 from dibs.errors import InvalidRequest, Problem, Unsupported
 from dibs.home import Home
 from dibs.http import Connection, Response
@@ -24,7 +28,9 @@ from dibs.http import Connection, Response
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # what engines set without an image's own
 LOG_TYPE = {"docker": "json-file", "podman": "k8s-file"}
 LOG_BYTES = 16 << 20  # per file, of which there are two; arbitrary
-_OURS_TO_FIX = frozenset(("LIMIT_NOT_ENFORCEABLE", "CDI_NAME_UNKNOWN", "CDI_SPECS_DIFFER", "PLATFORM_MISMATCH"))
+_OURS_TO_FIX = frozenset(
+    ("LIMIT_NOT_ENFORCEABLE", "CDI_NAME_UNKNOWN", "CDI_SPECS_DIFFER", "PLATFORM_MISMATCH", "OBSERVATION_FAILED")
+)
 FindImage = Callable[[str], images.Image | None]
 CanLimit = Callable[[Literal["cpu", "memory", "pids"]], Capability]
 
@@ -43,7 +49,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str  # where it runs
     user: str  # who runs it; empty: root
     known: images.Image | None  # the image; None while it is not here
-    devices: passing.Passing
+    devices: device_injection.Passing
+    volumes: tuple[PlacedVolume, ...]  # none before they are made
     facts: Facts
     labels: dict[str, str]
     home: str
@@ -61,14 +68,17 @@ def form(
     image_id: str | None,
     can_limit: CanLimit,
     subnet: str = "",
+    volumes: tuple[PlacedVolume, ...] = (),
 ) -> Form:
     """`image_id`: the image that was found or loaded; None while only looking."""
     problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
     notes: list[str] = []
     image = _image(engine, workload, facts, find_image, image_id, problems, notes)
     wished = tuple(workload.options.get("cdi_devices", ()))
-    devices = passing.decide(workload.devices, facts, workload.env, wished)
+    devices = device_injection.decide(workload.devices, facts, workload.env, wished)
     problems += [*devices.problems, *_volumes(engine, workload, image, devices)]
+    user = workload.user or (image.user if image else "")
+    problems += _unseen(facts, user)
     entrypoint = workload.entrypoint
     if entrypoint is None and image is not None:
         entrypoint = image.entrypoint
@@ -90,9 +100,10 @@ def form(
         path=workload.env.get("PATH") or (image.path if image else "") or DEFAULT_PATH,
         words=first,
         workdir=os.path.normpath(workload.workdir or (image.workdir if image else "") or "/"),
-        user=workload.user or (image.user if image else ""),
+        user=user,
         known=image,
         devices=devices,
+        volumes=volumes,
         facts=facts,
         labels=_labels(workload, home),
         home=str(home.state),
@@ -116,6 +127,17 @@ def _wrong(workload: Workload) -> list[Problem]:
         remedy = "give a tar as the image: --image /path/root.tar; or use --backend local"
         found.append(Problem("FIELD_NOT_SUPPORTED", "root", workload.root, reason, remedy))
     return found
+
+
+def _unseen(facts: Facts, user: str) -> list[Problem]:
+    """A process that may not be looked at, so that nothing could be proved: it is refused before there is one."""
+    if not facts.rootless or facts.peer is None or proc.may_look_at_all():
+        return []
+    if user.partition(":")[0] in ("", "0", "root"):
+        return []
+    reason = "a process of another user in a rootless container may be looked at by root only"
+    remedy = "leave the user out (root in the container is you), or run dibs as root"
+    return [Problem("OBSERVATION_FAILED", "user", user, reason, remedy)]
 
 
 def _limits(workload: Workload, can_limit: CanLimit) -> list[Problem]:
@@ -171,6 +193,11 @@ def _mounts(workload: Workload, facts: Facts) -> list[Problem]:
         except OSError:
             where = "where the engine runs" if facts.root else "on this host"
             problem(mount.source, f"there is no such file or folder {where}", "make it first")
+    for volume in workload.volumes:
+        target = os.path.normpath(volume.target)
+        if target in _KERNELS or any(target.startswith(f"{path}/") for path in ("/proc", "/sys")) or target in nodes:
+            reason = "it is the kernel's own, or a device's"
+            found.append(Problem("VOLUME_INVALID", "volumes", volume.target, reason, "name another target"))
     return found
 
 
@@ -232,11 +259,14 @@ def unwanted(made: Form) -> list[str]:
     return sorted(name for name in names - set(made.workload.env) if name.startswith("DIBS_"))
 
 
-def _volumes(engine: str, workload: Workload, image: images.Image | None, devices: passing.Passing) -> list[Problem]:
+def _volumes(
+    engine: str, workload: Workload, image: images.Image | None, devices: device_injection.Passing
+) -> list[Problem]:
     """Docker makes a volume wherever the image wants one, and lets it be written to; Podman can be told not to."""
     if engine != "docker" or not workload.read_only or image is None:
         return []
     taken = {os.path.normpath(one.target) for one in (*devices.mounts, *workload.mounts)}
+    taken |= {os.path.normpath(one.target) for one in workload.volumes}
     return [
         Problem(
             "FIELD_NOT_SUPPORTED", "read_only", path, "the image has a volume there, and docker lets it be written to",
@@ -258,8 +288,7 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
         )
         if value is not None
     }
-    if workload.shm_bytes is not None:
-        limits["shm_bytes"] = workload.shm_bytes
+    limits |= plain_fields.expected(FIELDS, workload)
     image = made.known
     own = dict(line.partition("=")[::2] for line in image.env) if image is not None else {}
     own = {name: value for name, value in own.items() if name not in unwanted(made)}
@@ -301,7 +330,8 @@ def realisation(engine: str, made: Form, body: dict[str, Any]) -> Realisation:
     }
     if made.notes:
         native["notes"] = list(made.notes)
-    order = {"body": body, "data": handle_data(made), "final": image is not None, "subnet": made.subnet}
+    final = image is not None and len(made.volumes) == len(workload.volumes)
+    order = {"body": body, "data": handle_data(made), "final": final, "subnet": made.subnet}
     return Realisation(engine, native, expected, order)
 
 
@@ -315,7 +345,8 @@ def _mounted(engine: str, made: Form) -> tuple[tuple[MountFact, ...], tuple[Moun
     facts, workload = made.facts, made.workload
     table = mount_table(engine, facts.peer)
     found: dict[str, MountFact] = {}
-    for mount in sorted((*made.devices.mounts, *workload.mounts), key=lambda one: one.target.count("/")):
+    volumes = [Mount(one.folder, one.volume.target, one.volume.writable) for one in made.volumes]
+    for mount in sorted((*made.devices.mounts, *workload.mounts, *volumes), key=lambda one: one.target.count("/")):
         target = os.path.normpath(mount.target)
         if not mount.source:
             found[target] = MountFact(target, "rw", "tmpfs")
@@ -347,6 +378,16 @@ def _seen(facts: Facts, source: str) -> os.stat_result:
         raise
 
 
+def whole_volumes(made: Form) -> list[Volume]:
+    """Those that the engine mounts by their names."""
+    return [one.volume for one in made.volumes if not one.volume.sub_path]
+
+
+def folders_in_volumes(made: Form) -> list[Mount]:
+    """Those of which a folder is mounted: engines before Docker 26 cannot, so it is bound."""
+    return [Mount(one.folder, one.volume.target, one.volume.writable) for one in made.volumes if one.volume.sub_path]
+
+
 def _names(env: Any) -> list[str]:
     return [line.partition("=")[0] for line in env] if isinstance(env, list) else list(env)
 
@@ -369,6 +410,7 @@ def handle_data(made: Form) -> dict[str, str]:
         "PortBindings": networks.ports(workload.publish),
         "GroupAdd": [str(group) for group in made.devices.groups],
         **({"ExtraHosts": hosts} if (hosts := peer_hosts(made)) else {}),
+        **plain_sent(made.engine, workload),
         "LogConfig": LOG_TYPE[made.engine],
         "Tty": workload.tty,
         "OpenStdin": workload.interactive or workload.tty,
@@ -392,10 +434,10 @@ def handle_data(made: Form) -> dict[str, str]:
         ("foreground", workload.foreground),
         ("init", made.init),
         ("seccomp", made.facts.seccomp),
-        ("shm", workload.shm_bytes is not None),
     ):
         if there:
             data[name] = "1"
+    data |= plain_fields.marks(FIELDS, workload)
     if made.known is not None and made.known.volumes:
         data["volumes"] = "\n".join(os.path.normpath(path) for path in made.known.volumes)
     if workload.ttl_seconds is not None:

@@ -1,7 +1,7 @@
 """Mounts that an engine makes in every container, whatever it was asked for: the kernel's file systems, files such as
 /etc/hosts, its init. They are not told in an observation; everything else is.
 
-`looking` asks. A mount is taken for the engine's own by what it is, not only by where it is: a file of the host on
+`process_view` asks. A mount is taken for the engine's own by what it is, not only by where it is: a file of the host on
 /etc/hosts, or the host's own /proc on /proc, is none of them.
 """
 
@@ -19,8 +19,9 @@ _VOLUME = re.compile(r"/volumes/[0-9a-f]{64}/_data$")
 _GROUPS = ("cgroup", "cgroup2")
 
 
-def is_own(entry: Entry, entries: dict[str, Entry], host: Table, container: str) -> bool:
-    """`entries`: all that can be reached in the container; `host`: the mounts where the engine runs."""
+def is_own(entry: Entry, entries: dict[str, Entry], host: Table, container: str, groups: frozenset[str]) -> bool:
+    """`entries`: all that can be reached in the container; `host`: the mounts where the engine runs; `groups`: the
+    control groups that its process is in, which without delegation are those of the engine's user."""
     point = entry.point
     fresh = entry.device not in host.devices
     if point == "/":
@@ -32,7 +33,7 @@ def is_own(entry: Entry, entries: dict[str, Entry], host: Table, container: str)
     if below(point, "/proc"):
         return _is_proc(entry, entries, fresh)
     if below(point, "/sys"):
-        return _is_sys(entry, fresh, container)
+        return _is_sys(entry, fresh, container, groups)
     if below(point, "/dev"):
         return _is_dev(entry, fresh, host, container)
     return False
@@ -53,12 +54,13 @@ def _is_proc(entry: Entry, entries: dict[str, Entry], fresh: bool) -> bool:
     return _hides(entry, fresh)
 
 
-def _is_sys(entry: Entry, fresh: bool, container: str) -> bool:
+def _is_sys(entry: Entry, fresh: bool, container: str, groups: frozenset[str]) -> bool:
     """/sys read-only: the one of its network namespace, which may be the host's. Its groups, read-only."""
     if entry.point == "/sys":
         return entry.kind == "sysfs" and entry.root == "/" and entry.mode == "ro"
     if entry.kind in _GROUPS:
-        return entry.mode == "ro" and (entry.root == "/" or (bool(container) and container in entry.root))
+        own = entry.root == "/" or entry.root in groups or (bool(container) and container in entry.root)
+        return entry.mode == "ro" and own
     if entry.point == "/sys/fs/cgroup":
         return fresh and entry.kind == "tmpfs"
     if entry.kind == "sysfs":

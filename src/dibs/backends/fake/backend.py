@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dibs.backends import tars
-from dibs.backends.archive import Reader
+from dibs.backends import tar_check
 from dibs.backends.fake import rendering
 from dibs.backends.fake.processes import FakeProcess, Stream
 from dibs.backends.fake.sandboxes import FakeSandbox, FakeSession
@@ -35,6 +34,7 @@ from dibs.backends.port import (
     Usage,
     Workload,
 )
+from dibs.backends.tar_reader import Reader
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, InvalidRequest, NotFound, Problem, Unsupported
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class FakeBackend(FakeWorld):
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         sandbox = self._running(handle)
         found: dict[str, bytes] = {}
-        with tars.checked(archive, 0, 0) as file:
+        with tar_check.checked(archive, 0, 0) as file:
             reader = Reader(file)
             for member in reader:
                 if member.kind == "file":
@@ -285,9 +285,3 @@ class FakeBackend(FakeWorld):
         ours, theirs = socket.socketpair()
         answer(theirs)
         return ours
-
-    def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
-        raise Unsupported("there are no files to keep", field="snapshot", value=name, code="SNAPSHOT_UNSUPPORTED")
-
-    def remove_snapshot(self, image: str) -> None:
-        raise Unsupported("there are no snapshots", field="snapshot", value=image, code="SNAPSHOT_UNSUPPORTED")

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +18,6 @@ from dibs.backends.fake import rendering
 from dibs.backends.fake.cluster import FakeCluster, Pod
 from dibs.backends.port import (
     Capability,
-    Exec,
     Exit,
     ExitReason,
     Handle,
@@ -37,9 +36,6 @@ from dibs.backends.port import (
 )
 from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
 from dibs.request.model import GpuSelector
-
-if TYPE_CHECKING:
-    import socket
 
 _MAJOR = 195  # of the nodes that are seen in a pod
 _LOOK = 0.02  # seconds between two looks of one who waits
@@ -196,35 +192,6 @@ class FakeClusterBackend:
     def usage(self, handle: Handle) -> Usage:
         self._find(handle)
         return Usage(0.0, 0, 64 << 30, 8.0)
-
-    # -- what a simulated pod has not --------------------------------------------------------------------------------
-
-    def _nothing(self, what: str) -> NoReturn:
-        raise Unsupported("nothing runs in a simulated cluster", field=what, code="NOT_SUPPORTED")
-
-    def exec(self, handle: Handle, command: Exec) -> Session:  # noqa: ARG002
-        self._nothing("exec")
-
-    def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:  # noqa: ARG002
-        self._nothing("files")
-
-    def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:  # noqa: ARG002
-        self._nothing("files")
-
-    def pause(self, handle: Handle) -> None:  # noqa: ARG002
-        self._nothing("pause")
-
-    def resume(self, handle: Handle) -> None:  # noqa: ARG002
-        self._nothing("pause")
-
-    def connect(self, handle: Handle, port: int) -> socket.socket:  # noqa: ARG002
-        self._nothing("port")
-
-    def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
-        self._nothing("snapshot")
-
-    def remove_snapshot(self, image: str) -> None:  # noqa: ARG002
-        self._nothing("snapshot")
 
 
 class FakeClusterSession:

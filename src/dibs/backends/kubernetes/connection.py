@@ -17,7 +17,7 @@ from dibs.errors import BackendUnavailable, DibsError, Unsupported
 from dibs.kube import errors
 from dibs.kube.client import PODS, Cluster, Resource, Version
 from dibs.kube.config import ClusterConfig, find_cluster
-from dibs.kube.follow import Follower
+from dibs.kube.informer import Follower
 from dibs.kube.render import KINDS, SANDBOX, Kind
 from dibs.settings import ClusterSettings
 

@@ -7,8 +7,10 @@ finds by its name. The claim template comes after the workload, which owns it: b
 
 from __future__ import annotations
 
+import posixpath
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -17,20 +19,46 @@ import msgspec
 
 from dibs.backends.kubernetes.connection import Connection, unavailable
 from dibs.backends.kubernetes.pods import ENDED_BY, SandboxPod, exit_of
-from dibs.backends.port import Capability, Expectation, Handle, Network, Realisation, Workload
+from dibs.backends.port import (
+    Capability,
+    Expectation,
+    Forecast,
+    Handle,
+    MountFact,
+    Network,
+    Realisation,
+    Volume,
+    Workload,
+)
+from dibs.backends.volumes import missing
 from dibs.errors import DibsError, InvalidRequest, NoMatch, Problem, Unsupported
 from dibs.kube import errors
 from dibs.kube.base_template import BaseTemplate, read_template
-from dibs.kube.client import PODS, TEMPLATES
+from dibs.kube.client import PODS, TEMPLATES, VOLUME_CLAIMS
 from dibs.kube.inventory import ClusterInventory, read_inventory
 from dibs.kube.preflight import fit
-from dibs.kube.render import CLAIM, FINALIZER, GATE, SANDBOX, Marks, Offers, Rendered, owned, render
-from dibs.request.model import Request
+from dibs.kube.render import (
+    CLAIM,
+    FINALIZER,
+    GATE,
+    SANDBOX,
+    Marks,
+    Offers,
+    Rendered,
+    is_claim_name,
+    owned,
+    render,
+    volume_claim,
+    volume_mounts,
+)
+from dibs.request.fields import PASSED
+from dibs.request.model import Request, VolumeSpec
 from dibs.request.pod_options import read_options
 from dibs.request.spec import SandboxSpec
 
 _FRESH = 2.0  # seconds for which what was read of a cluster is good enough to plan with
 _UNMAKING = 60.0  # seconds in which a node ends what it runs
+_MOST_NODES = 20  # that an explanation lists
 _TRIES = 5  # to change an object that others change too
 
 
@@ -61,6 +89,23 @@ class Creation(Connection):
         """Read the cluster now: `render` is called while others wait for the ledger."""
         self.inventory()
 
+    def check_volumes(self, volumes: Sequence[Volume]) -> list[Problem]:
+        found = []
+        for volume in volumes:
+            if not is_claim_name(volume.name):
+                reason = "a PersistentVolumeClaim cannot have this name"
+                remedy = "use lower-case letters, digits, - and ."
+                found.append(Problem("VOLUME_INVALID", "volumes", volume.name, reason, remedy))
+                continue
+            claim = self._volume_claim(volume.name)
+            if claim is None:
+                found += [] if volume.create else [missing(volume)]
+            elif claim["metadata"].get("deletionTimestamp"):
+                reason = f"the PersistentVolumeClaim in {self.namespace} is being deleted"
+                remedy = "wait until it is gone, or name another one"
+                found.append(Problem("VOLUME_INVALID", "volumes", volume.name, reason, remedy))
+        return found
+
     def inventory(self) -> ClusterInventory:
         with self._reading:
             if self._inventory is None or time.monotonic() - self._inventory[0] > _FRESH:
@@ -85,6 +130,25 @@ class Creation(Connection):
         if self.settings.preflight:
             self._preflight(rendered, workload, inventory)
         return rendered
+
+    def forecast(self, workload: Workload) -> Forecast:
+        """The form that was chosen and why, and of each node whether it could take it now."""
+        inventory = self.inventory()
+        rendered = self._rendered(workload, inventory)
+        notes = [f"{rendered.form}: {rendered.why}"] if rendered.form != "none" else []
+        if not (inventory.read("nodes") and inventory.read("resourceslices")):
+            return Forecast(notes=(*notes, "nodes or resource slices may not be read: the scheduler has to judge"))
+        found = fit(inventory, pod_of(rendered.workload), rendered.template, self.namespace)
+        if found.ever:  # of a cluster that is not judged beforehand, because it adds nodes
+            notes.append("no node that is there now could ever run it; the cluster may add one (preflight = false)")
+        verdicts = sorted(found.today or found.nodes, key=lambda one: (not one.fits, len(one.reasons), one.node))
+        for one in verdicts[:_MOST_NODES]:
+            said = "; ".join(reason.text for reason in one.reasons) or "could take it now"
+            notes.append(f"{one.node}: {said}")
+        if len(verdicts) > _MOST_NODES:
+            notes.append(f"… and {len(verdicts) - _MOST_NODES} more nodes")
+        near = f"on {found.nearest}: " if found.nearest and found.now else ""
+        return Forecast(near + "; ".join(one.text for one in found.now), tuple(notes))
 
     def _preflight(self, rendered: Rendered, workload: Workload, inventory: ClusterInventory) -> None:
         """Raise NoMatch for what no node could run even if nothing else ran."""
@@ -125,6 +189,7 @@ class Creation(Connection):
 
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         rendered = msgspec.convert(realisation.order, Rendered)
+        self._make_volumes(workload.volumes)
         try:
             made = self._create(rendered.workload, workload.id)
             if rendered.template is not None:
@@ -147,6 +212,19 @@ class Creation(Connection):
             if _label_of(found) != sandbox_id or found["metadata"].get("deletionTimestamp"):
                 raise
             return found
+
+    def _make_volumes(self, volumes: Sequence[Volume]) -> None:
+        """Those that are to be created. One that was made meanwhile, by whomever, is what was asked for."""
+        for volume in volumes:
+            if volume.create and self._volume_claim(volume.name) is None:
+                with suppress(errors.Exists):
+                    self.cluster().create(VOLUME_CLAIMS, volume_claim(_volume_spec(volume)), self.namespace)
+
+    def _volume_claim(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self.cluster().get(VOLUME_CLAIMS, name, dict[str, Any], self.namespace)
+        except errors.Missing:
+            return None
 
     def _create_template(self, body: dict[str, Any], uid: str) -> None:
         try:
@@ -264,6 +342,9 @@ def _spec_of(workload: Workload) -> SandboxSpec:
     """The workload in the words of a request, for the one place that renders."""
     limits = workload.limits
     resources = workload.delegated or Request()
+    passed = {name: getattr(workload, name) for name in PASSED}
+    if workload.private:
+        passed["ttl_seconds"] = None  # a gateway may renew it, and ends it itself
     return SandboxSpec(
         resources=msgspec.structs.replace(
             resources, cpu_millis=limits.cpu_millis, memory_bytes=limits.memory_bytes, pids=limits.pids
@@ -272,21 +353,17 @@ def _spec_of(workload: Workload) -> SandboxSpec:
         name=workload.name,
         env=workload.env,
         workdir=workload.workdir,
-        root=workload.root,
         network="private" if workload.network == "host" else workload.network,  # host: none was asked for
-        mounts=(),
-        ttl_seconds=None if workload.private else workload.ttl_seconds,
-        grace_seconds=workload.grace_seconds,
-        tty=workload.tty,
-        interactive=workload.interactive,
-        labels=workload.labels,
-        image=workload.image,
-        entrypoint=workload.entrypoint,
-        user=workload.user,
-        shm_bytes=workload.shm_bytes,
-        read_only=workload.read_only,
-        platform=workload.platform,
+        volumes=tuple(map(_volume_spec, workload.volumes)),
+        **passed,
     )
+
+
+def _volume_spec(volume: Volume) -> VolumeSpec:
+    return VolumeSpec(
+        volume.name, volume.target, volume.sub_path, volume.writable, volume.create, volume.size_bytes,
+        volume.storage_class, volume.access_modes,
+    )  # fmt: skip
 
 
 def _order(rendered: Rendered) -> dict[str, Any]:
@@ -317,7 +394,14 @@ def _expected(workload: Workload) -> Expectation:
         process["root"] = "ro"
     if workload.user:
         process["user"] = workload.user.partition(":")[0]
+    mounted = volume_mounts([_volume_spec(one) for one in workload.volumes])
     return Expectation(
+        mounts=tuple(
+            sorted(
+                MountFact(posixpath.normpath(one.target), "rw" if one.writable else "ro", f"volume {name}")
+                for name, one in mounted
+            )
+        ),
         env=dict(workload.env),
         limits={name: value for name, value in limits.items() if value is not None},
         process=process,

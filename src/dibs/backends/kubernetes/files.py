@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from dibs.backends import tars
+from dibs.backends import tar_check
 from dibs.backends.kubernetes.exec_stream import NoShell
-from dibs.backends.kubernetes.looks import Looks
+from dibs.backends.kubernetes.observe import Looks
 from dibs.backends.port import Exec, Exit, Handle, Output
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest, NotFound, Unsupported
 
@@ -32,10 +32,10 @@ class Files(Looks):
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         self.running(handle)
         uid, gid = self._owner(handle)
-        with tars.checked(archive, uid, gid) as file:
+        with tar_check.checked(archive, uid, gid) as file:
             session = self._tar(handle, _UNPACK, path)
             try:
-                for piece in tars.pieces(file):
+                for piece in tar_check.pieces(file):
                     session.send(piece)
                 session.end_of_input()
                 self._finish(session, path)

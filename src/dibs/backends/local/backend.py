@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dibs.backends import proc
+from dibs.backends import plain_fields, proc
 from dibs.backends.local import (
     bubblewrap,
     cgroups,
-    entering,
+    enter_client,
     helper,
     hooks,
     observe,
@@ -48,6 +48,7 @@ from dibs.backends.local.handles import (
 )
 from dibs.backends.local.kernel import kill_strays
 from dibs.backends.local.logs import Reader
+from dibs.backends.local.plain_fields import FIELDS
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.shim_client import START_TIMEOUT, Connection, ShimSession, exit_of
 from dibs.backends.local.wire import decode
@@ -65,6 +66,7 @@ from dibs.backends.port import (
     Session,
     Status,
     Usage,
+    Volume,
     Workload,
 )
 from dibs.cdi.spec import Hook
@@ -78,7 +80,6 @@ from dibs.errors import (
     NotFound,
     Problem,
     StateError,
-    Unsupported,
 )
 from dibs.home import Home
 from dibs.process import ProcessName, absent, is_here, name_of
@@ -115,18 +116,24 @@ class LocalBackend:
     name = "local"
     holds = True
 
-    def __init__(self, home: Home, *, long_lived: bool = False) -> None:
-        """`long_lived`: for a process that makes many sandboxes, or goes into them often, such as a gateway."""
+    def __init__(self, home: Home, *, long_lived: bool = False, probes: Probes | None = None) -> None:
+        """`long_lived`: for a process that makes many sandboxes, or goes into them often, such as a gateway. `probes`:
+        where what was found out of this host is remembered, if not in the home."""
         self._home = home
+        self._given_probes = probes
         self._helpers = helper.Helpers(long_lived=long_lived)
 
     @cached_property
     def _probes(self) -> Probes:
-        return Probes(self._home.state / "local-probes.json")
+        return self._given_probes or Probes(self._home.state / "local-probes.json")
 
     @cached_property
     def _bwrap(self) -> bubblewrap.Bubblewrap:
         return bubblewrap.find(self._probes)
+
+    def holds_some(self) -> bool:
+        """Whether this process holds a sandbox back that would end with it."""
+        return bool(_held)
 
     # --- what can be had
 
@@ -136,6 +143,11 @@ class LocalBackend:
 
     def inspect_image(self, image: str) -> None:
         """There is nothing to know: images are folders of this host."""
+
+    def check_volumes(self, volumes: Sequence[Volume]) -> list[Problem]:
+        from dibs.backends.local import volumes as folders
+
+        return folders.problems(self._home, volumes)
 
     def can_network(self, network: Network) -> Capability:
         if network != "private":
@@ -153,8 +165,13 @@ class LocalBackend:
         return rendering.render(workload, self._home, self._bwrap, self._probes)
 
     def finalise(self, workload: Workload, realisation: Realisation) -> Realisation:
-        """Nothing has to be fetched; but the host's root may have changed while the request waited."""
-        if self.outdated(realisation):
+        """Nothing has to be fetched; but volumes may have to be made, and the host's root may have changed while the
+        request waited."""
+        if workload.volumes:
+            from dibs.backends.local import volumes
+
+            volumes.make(self._home, workload.volumes)
+        if workload.volumes or self.outdated(realisation):
             return rendering.render(workload, self._home, self._bwrap, self._probes)
         return realisation
 
@@ -182,6 +199,9 @@ class LocalBackend:
             if answer is None or "error" in answer:
                 raise _setup_failed((answer or {}).get("error") or _complaint(folder))
             handle = _handle(workload, folder, answer, group, powers=native["powers"])
+            for field, amount in plain_fields.asked(FIELDS, workload):
+                if field.apply is not None:
+                    _apply(field, int(answer["init"]), amount)
             self._run_hooks_before(workload, native, handle)
         except (DibsError, OSError) as error:
             if shim is not None:
@@ -215,7 +235,7 @@ class LocalBackend:
                 hooks.run_outside(hook, hooks.state(workload.id, "created", handle.init.pid, str(outside)))
         for hook in wanted:
             if hook.hook_name == "createContainer":
-                entering.run_hook(self._helpers, hook, handle, workload, privileged=True)
+                enter_client.run_hook(self._helpers, hook, handle, workload, privileged=True)
 
     def observe(self, handle: Handle) -> Observation:
         return observe.look(handle)
@@ -233,7 +253,7 @@ class LocalBackend:
             observe.check_command(init, held.workload.command[0], path, held.workdir)
             for hook in held.hooks:
                 if hook.hook_name == "startContainer":
-                    entering.run_hook(self._helpers, hook, handle, held.workload, privileged=False)
+                    enter_client.run_hook(self._helpers, hook, handle, held.workload, privileged=False)
             # Only a process that was in the sandbox before the command can be mistaken for it.
             entered = any(hook.hook_name in ("createContainer", "startContainer") for hook in held.hooks)
             answer = held.shim.connection.ask(b"G", [("hooks", "1")] if entered else [], START_TIMEOUT)
@@ -298,10 +318,10 @@ class LocalBackend:
     def usage(self, handle: Handle) -> Usage:
         """By the groups of the sandbox; of what has none, what its processes have used that are there, and their
         children that have ended. A command of `exec` that has ended is then no longer counted."""
-        from dibs.backends.local import consumption
+        from dibs.backends.local import usage
 
         init = living_init(handle)
-        found = consumption.measure(init, groups(handle))
+        found = usage.measure(init, groups(handle))
         living_init(handle)  # or the pid may have been reused
         return found
 
@@ -377,7 +397,7 @@ class LocalBackend:
 
     def exec(self, handle: Handle, command: Exec) -> Session:
         self._must_run(handle)
-        return entering.run(self._helpers, handle, command)
+        return enter_client.run(self._helpers, handle, command)
 
     def _must_run(self, handle: Handle) -> None:
         if is_running(handle):
@@ -388,11 +408,11 @@ class LocalBackend:
 
     def copy_in(self, handle: Handle, archive: Iterator[bytes], path: str) -> None:
         self._must_run(handle)
-        entering.copy_in(self._helpers, handle, archive, path)
+        enter_client.copy_in(self._helpers, handle, archive, path)
 
     def copy_out(self, handle: Handle, path: str) -> Iterator[bytes]:
         self._must_run(handle)
-        return entering.copy_out(self._helpers, handle, path)
+        return enter_client.copy_out(self._helpers, handle, path)
 
     def connect(self, handle: Handle, port: int) -> socket.socket:
         import socket
@@ -401,12 +421,12 @@ class LocalBackend:
             raise InvalidRequest("a port is a number from 1 to 65535", field="port", value=str(port))
         self._must_run(handle)
         if observe.isolation(living_init(handle))["network"] == "own":
-            return socket.socket(fileno=entering.connect(self._helpers, handle, port))
+            return socket.socket(fileno=enter_client.connect(self._helpers, handle, port))
         self._must_listen(handle, port)
         try:
-            connection = socket.create_connection(("127.0.0.1", port), entering.CONNECT_TIMEOUT)
+            connection = socket.create_connection(("127.0.0.1", port), enter_client.CONNECT_TIMEOUT)
         except OSError as error:
-            raise entering.not_connected(port, error.errno or errno.ETIMEDOUT, str(error)) from error
+            raise enter_client.not_connected(port, error.errno or errno.ETIMEDOUT, str(error)) from error
         try:
             self._must_listen(handle, port)  # still: or another server has come to the port meanwhile
         except DibsError:
@@ -424,7 +444,7 @@ class LocalBackend:
                 return
         except OSError as error:
             raise proc.unreadable("who listens on the port", error) from error
-        raise entering.not_connected(port, errno.ECONNREFUSED, "")
+        raise enter_client.not_connected(port, errno.ECONNREFUSED, "")
 
     # --- changing it
 
@@ -453,19 +473,6 @@ class LocalBackend:
             connection.close()
         if answer is None:
             raise not_running(self.wait(handle, 5.0), handle)
-
-    def snapshot(self, handle: Handle, name: str) -> str:  # noqa: ARG002
-        raise Unsupported(
-            "the files of a local sandbox are a layer in memory, which cannot be kept",
-            field="snapshot",
-            value=name,
-            code="SNAPSHOT_UNSUPPORTED",
-            remedy="copy the files out (dibs cp), or use docker or podman",
-        )
-
-    def remove_snapshot(self, image: str) -> None:
-        reason = "there are no snapshots of local sandboxes"
-        raise Unsupported(reason, field="snapshot", value=image, code="SNAPSHOT_UNSUPPORTED")
 
     def pause(self, handle: Handle) -> None:
         self._request(handle, b"P", "paused", Phase.PAUSED)
@@ -565,6 +572,16 @@ def _network_to_join(workload: Workload) -> str:
     return f"/proc/{init.pid}/ns/net"
 
 
+def _apply(field: plain_fields.PlainField, pid: int, amount: int) -> None:
+    assert field.apply is not None
+    try:
+        field.apply(pid, amount)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"it could not be set: {error.strerror}", field=field.name, value=str(amount), code="LIMIT_NOT_ENFORCEABLE"
+        ) from error
+
+
 def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group, *, powers: bool) -> Handle:
     keeper, init = name_of(int(answer["keeper"])), name_of(int(answer["init"]))
     if keeper is None or init is None:
@@ -572,8 +589,7 @@ def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgr
     data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
     if group.scope:
         data["scope"] = group.scope
-    if workload.shm_bytes is not None:
-        data["shm"] = "1"
+    data |= plain_fields.marks(FIELDS, workload)
     if powers:
         data["powers"] = "1"  # root inside has power over files: see `userns`
     if "uplink" in answer:

@@ -1,8 +1,8 @@
 """The helper that goes into a running sandbox: for `exec`, for hooks, for copying files and for its network.
 
 `backend` spawns it with a socket on descriptor 3, or has it forked by `forker`, and sends the spec. It joins the
-sandbox's groups and namespaces, gives up every capability, forks, and runs the command (or the code of `packing` and
-`unpacking`) as the child. The parent serves the socket with the same frames as the shim.
+sandbox's groups and namespaces, gives up every capability, forks, and runs the command (or the code of `tar_writer` and
+`tar_extract`) as the child. The parent serves the socket with the same frames as the shim.
 
 It must import nothing of dibs, and nothing at all once it is inside: the files there belong to the sandbox, and code
 loaded from them would run with a view of the host's processes. Nor may one inside look into it before it has become
@@ -152,8 +152,8 @@ class Entered(keeper.Keeper):
 
         One with input that it did not take is killed: it would see the end of its input too early, and may be stuck.
 
-        It is waited for all the same. A sandbox does not end before the last of its dead is buried, and whoever takes
-        orphans on this host may be slow at that, or never do it.
+        It is waited for all the same. A sandbox does not end before the last of its dead is buried, and the process
+        that adopts orphans on this host may be slow at that, or never do it.
         """
         if self.process_fd >= 0:
             try:  # noqa: SIM105  # contextlib is not worth its memory here
@@ -348,14 +348,14 @@ BUNDLE_FD = 200  # where a hook finds its bundle: /proc/self/fd/200; high, so th
 def copy(sock: _socket.socket, spec: Fields) -> None:
     """Pack to descriptor 1 or unpack from descriptor 0, as a process of the sandbox."""
     if TYPE_CHECKING:
-        from dibs.backends import archive, packing, unpacking
+        from dibs.backends import tar_extract, tar_reader, tar_writer
     else:
-        import archive
-        import packing
-        import unpacking
+        import tar_extract
+        import tar_reader
+        import tar_writer
     one = dict(spec)
-    archive.prepare()
-    packing.prepare()
+    tar_reader.prepare()
+    tar_writer.prepare()
     user = user_of(one)
     join(int(one["pid"]), int(one["started"]), [v for k, v in spec if k == "cgroup"])
     sys.meta_path.clear()
@@ -372,16 +372,16 @@ def copy(sock: _socket.socket, spec: Fields) -> None:
     try:
         if one["mode"] == "in":
             with open(0, "rb", closefd=False) as stream:
-                unpacking.unpack_into(one["path"], stream, ready)
+                tar_extract.unpack_into(one["path"], stream, ready)
         else:
-            pieces = packing.pack(one["path"])
+            pieces = tar_writer.pack(one["path"])
             ready()
             for piece in pieces:
                 view = memoryview(piece)
                 while view:
                     view = view[os.write(1, view) :]
         sock.sendall(frame(b"X"))
-    except archive.Refused as error:
+    except tar_reader.Refused as error:
         sock.sendall(frame(b"F", encode([("error", str(error)), ("kind", error.kind)])))
     except OSError as error:
         text = f"{error.strerror}: {error.filename}" if error.filename else str(error)

@@ -1,6 +1,6 @@
 """The fork server: an interpreter with `enter` and `shim` loaded, which makes one of them by a fork.
 
-`zygote` keeps one for a long-lived process, because starting an interpreter takes longer than all that it then does.
+`fork_client` keeps one for a long-lived process: starting an interpreter takes longer than all that it then does.
 A request is one message on descriptor 3: a letter (E or S) with the descriptors of the new process (its connection and,
 where wanted, its stdin and stdout). It must stay alone in its process (no threads), must import nothing of dibs, and
 must let go of a request's descriptors before it takes the next one, so that no two processes share any.
@@ -19,26 +19,26 @@ import sys
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
-    from dibs.backends import archive, packing, unpacking
+    from dibs.backends import tar_extract, tar_reader, tar_writer
     from dibs.backends.local import enter, keeper, keyring, seccomp, shim
     from dibs.backends.local.kernel import close_inherited
     from dibs.backends.local.wire import encode, frame
 else:
-    import archive
     import enter
     import keeper
     import keyring
-    import packing
     import seccomp
     import shim
-    import unpacking
+    import tar_extract
+    import tar_reader
+    import tar_writer
     from kernel import close_inherited
     from wire import encode, frame
 
 MSG_CMSG_CLOEXEC = 0x40000000  # not in Python's module
 SIGCHLD = 17
 PR_SET_CHILD_SUBREAPER = 36
-LOADED_EARLY = (unpacking,)
+LOADED_EARLY = (tar_extract,)
 PROGRAMS = {b"E": enter.serve, b"S": shim.main}
 INT = 4
 
@@ -95,8 +95,8 @@ def main() -> None:
     # before the last of its dead is buried.
     _signal.signal(SIGCHLD, _signal.SIG_IGN)
     enter.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    archive.prepare()
-    packing.prepare()
+    tar_reader.prepare()
+    tar_writer.prepare()
     seccomp.program()
     keyring.join_own()
     line = _socket.socket(fileno=3)

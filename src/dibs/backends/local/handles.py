@@ -1,6 +1,6 @@
 """What a handle says about its sandbox, by looking at processes and files.
 
-`backend` and `entering` ask. Nothing here talks to a shim.
+`backend` and `enter_client` ask. Nothing here talks to a shim.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starting the two programs that live beside a sandbox: the shim and `enter`.
 
-`backend` and `entering` call it. Both are run by this interpreter, isolated (`-I -S`), from their own files, with
+`backend` and `enter_client` call it. Both are run by this interpreter, isolated (`-I -S`), from their own files, with
 almost no environment: what a request says must not reach an interpreter outside of the sandbox. A process that lives
-long has them forked by a server that has them loaded already (`zygote`).
+long has them forked by a server that has them loaded already (`fork_client`).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Helpers:
             )
         try:
             if self._long_lived:
-                from dibs.backends.local import zygote
+                from dibs.backends.local import fork_client
 
-                return Program(Connection(socket.socket(fileno=zygote.start(module, stdin, stdout))))
+                return Program(Connection(socket.socket(fileno=fork_client.start(module, stdin, stdout))))
             early = take_early() if module == "shim" else None
             pid, fd = early or spawn(module, stdin, stdout)
         except OSError as error:

@@ -1,7 +1,7 @@
 """What may be left of a sandbox whose maker died, or whose shim did.
 
-`backend` calls it. A shim holds a lock on its sandbox's folder as long as it is there; whoever gets the lock
-knows that no shim is, and none that comes later will find the folder.
+`backend` calls it. A shim holds a lock on its sandbox's folder as long as it is there. Getting the lock
+proves that no shim is there, and one that comes later will not find the folder.
 """
 
 from __future__ import annotations

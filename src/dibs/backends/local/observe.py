@@ -15,9 +15,10 @@ import os
 import shlex
 import stat
 
-from dibs.backends import mounts, proc, within
-from dibs.backends.local import cgroups, mounting
+from dibs.backends import mounts, plain_fields, proc, safe_open
+from dibs.backends.local import cgroups, mount_plan
 from dibs.backends.local.handles import groups, living_init
+from dibs.backends.local.plain_fields import FIELDS
 from dibs.backends.port import Handle, Isolation, Observation
 from dibs.errors import BackendUnavailable
 
@@ -30,12 +31,9 @@ def look(handle: Handle) -> Observation:
     """All of it."""
     init = living_init(handle)
     words = _words(init)
-    options = mounting.split(words[1 : words.index("--")])
+    options = mount_plan.split(words[1 : words.index("--")])
     try:
-        limits = limits_of(init, groups(handle))
-        if "shm" in handle.data:
-            room = os.statvfs(f"/proc/{init}/root/dev/shm")
-            limits["shm_bytes"] = room.f_blocks * room.f_frsize
+        limits = {**limits_of(init, groups(handle)), **plain_fields.observed(FIELDS, init, handle.data)}
         host = mounts.Table.of(mounts.read())
         entries = mounts.reachable(mounts.parse(mounts.read(init)))
         seen = mounts.facts(init, host, [entry for entry in entries if not _mirrored(entry, entries, host)])
@@ -70,7 +68,7 @@ def _network(init: int, handle: Handle) -> dict[str, str]:
 def environment(init: int) -> dict[str, str]:
     """The environment that the command was given."""
     words = _words(init)
-    options = mounting.split(words[1 : words.index("--")])
+    options = mount_plan.split(words[1 : words.index("--")])
     try:
         return _environment(init, options, _workdir(init, options))
     except OSError as error:
@@ -111,7 +109,7 @@ def _workdir(init: int, options: list[tuple[str, list[str]]]) -> str:
     """Where the command will start: bubblewrap goes there last, so what is told is whether it can."""
     path = next((values[0] for option, values in reversed(options) if option == "--chdir"), "/")
     try:
-        with within.opened(f"/proc/{init}/root", path) as fd:
+        with safe_open.opened(f"/proc/{init}/root", path) as fd:
             there = stat.S_ISDIR(os.fstat(fd).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         there = False

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends import mounts
-from dibs.backends.local import bubblewrap, cgroups, checking, edits, mounting, private, rootfs, roots
+from dibs.backends import mounts, plain_fields
+from dibs.backends.local import bubblewrap, cgroups, edits, hidden_paths, mount_plan, rootfs, roots, validation
+from dibs.backends.local.plain_fields import FIELDS
 from dibs.backends.local.probes import Probes
 from dibs.backends.local.rootfs import Bind, Layout
 from dibs.backends.local.userns import FILE_POWERS
@@ -33,18 +34,18 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
     if not bwrap.path:
         raise BackendUnavailable(bwrap.reason, field="backend", value="local", remedy=bwrap.remedy)
     applied = edits.apply(workload.devices)
-    hidden_folders = private.folders(home)
+    hidden_folders = hidden_paths.folders(home)
     host_root = workload.root == "host"
     host: list[Any] = []  # what the layout of the host's root was made from
     # A root archive has not been unpacked yet when a name would have to be looked up in it.
-    user, trouble = checking.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
-    problems = [*checking.wrong(workload, hidden_folders), *checking.wrong_for_local(workload), *trouble]
-    problems += [*applied.problems, *checking.wrong_limits(workload)]
+    user, trouble = validation.wrong_user(workload, "/" if host_root else workload.root, all_ids=bwrap.all_ids)
+    problems = [*validation.wrong(workload, hidden_folders), *validation.wrong_for_local(workload), *trouble]
+    problems += [*applied.problems, *validation.wrong_limits(workload)]
     if _joins(workload) and os.geteuid() != 0:
         reason = "an ordinary user's sandboxes cannot share a private network here"
         problems.append(Problem("NETWORK_UNAVAILABLE", "network", workload.network, reason, "say network host"))
     if problems:
-        unsupported = all(problem.code in checking.UNSUPPORTED_CODES for problem in problems)
+        unsupported = all(problem.code in validation.UNSUPPORTED_CODES for problem in problems)
         raise (Unsupported if unsupported else InvalidRequest)(problems)
     table = mounts.Table.of(_mountinfo())
     if host_root:
@@ -70,7 +71,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         rootfs.add_hosts(layout)
     if not host_root:
         layout.folder(workdir)
-    wanted = _wanted(workload, applied, root)
+    wanted = _wanted(workload, applied, root, home)
     binds = _in_order([*binds, *wanted.binds])
     _check_mounts(workload, binds, wanted.targets, table)
     if not bwrap.all_ids:
@@ -102,9 +103,7 @@ def render(workload: Workload, home: Home, bwrap: bubblewrap.Bubblewrap, probes:
         if bubblewrap.is_loader_variable(name):
             args += ["--setenv", name, value]
     args += ["--chdir", workdir]
-    limits = cgroups.expected(workload.limits)
-    if workload.shm_bytes is not None:
-        limits["shm_bytes"] = -(-workload.shm_bytes // cgroups.PAGE) * cgroups.PAGE  # whole pages
+    limits = {**cgroups.expected(workload.limits), **plain_fields.expected(FIELDS, workload)}
     native: dict[str, Any] = {
         "bwrap": bwrap.path,
         "host": host,
@@ -140,7 +139,7 @@ def with_mounts(realisation: Realisation, table: mounts.Table | None = None) -> 
     """Expect everything that the rendered options mount. To be called again if any are added."""
     args = realisation.native["args"]
     try:
-        must, may = mounting.expected(args, table or mounts.Table.of(_mountinfo()))
+        must, may = mount_plan.expected(args, table or mounts.Table.of(_mountinfo()))
     except OSError as error:
         raise _gone(str(error.filename or ""), error) from error
     expectation = msgspec.structs.replace(realisation.expectation, mounts=must, may_mount=may)
@@ -191,10 +190,15 @@ class _Wanted(msgspec.Struct):
     targets: dict[str, str]
 
 
-def _wanted(workload: Workload, applied: edits.Applied, root: str) -> _Wanted:
+def _wanted(workload: Workload, applied: edits.Applied, root: str, home: Home) -> _Wanted:
     """A bind without a source is a tmpfs."""
-    targets = {mount.target: rootfs.place(mount.target, root) for mount in workload.mounts}
-    binds = [Bind(mount.source, targets[mount.target], mount.writable) for mount in workload.mounts]
+    mounts = [*workload.mounts]
+    if workload.volumes:
+        from dibs.backends.local import volumes
+
+        mounts += volumes.mounts_of(home, workload.volumes)
+    targets = {mount.target: rootfs.place(mount.target, root) for mount in mounts}
+    binds = [Bind(mount.source, targets[mount.target], mount.writable) for mount in mounts]
     for one in applied.mounts:
         source = os.path.realpath(one.source) if one.source else ""
         binds.append(Bind(source, rootfs.place(one.target, root), one.writable))

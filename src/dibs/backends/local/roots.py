@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dibs.backends import archive, unpacking
+from dibs.backends import tar_extract, tar_reader
 from dibs.errors import InvalidRequest, StateError
 
 
@@ -56,10 +56,10 @@ def unpacked(path: Path, store: Path) -> Path:
         raise StateError(f"the root archive cannot be kept: {error.strerror}", field="root", value=str(path)) from error
     try:
         with path.open("rb") as stream:
-            unpacking.unpack_into(str(draft), stream, lambda: None, root=True)
+            tar_extract.unpack_into(str(draft), stream, lambda: None, root=True)
         draft.chmod(0o755)
         draft.rename(folder)
-    except archive.Refused as error:
+    except tar_reader.Refused as error:
         raise InvalidRequest(str(error), field="root", value=str(path), code="ROOT_ARCHIVE_REFUSED") from error
     except OSError as error:
         if folder.is_dir():  # another process was faster

@@ -1,6 +1,6 @@
 """Scopes of the user's own systemd: where an ordinary user's sandbox gets its control groups.
 
-`cgroups` asks what can be limited this way and starts a scope for the shim of a sandbox that has limits; `entering`
+`cgroups` asks what can be limited this way and starts a scope for the shim of a sandbox that has limits; `enter_client`
 moves further processes into it. A scope is a unit without a configuration file: systemd makes a delegated group for
 it, puts the shim there, and removes the group when the last process in it has ended, however that came about.
 

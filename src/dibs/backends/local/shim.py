@@ -22,7 +22,6 @@ import time
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
     from dibs.backends.local import keyring, seccomp
-    from dibs.backends.local.binding import by_descriptor
     from dibs.backends.local.freezer import Freezer
     from dibs.backends.local.hookrun import Hook, run_hook
     from dibs.backends.local.keeper import (
@@ -51,13 +50,13 @@ if TYPE_CHECKING:
         write,
     )
     from dibs.backends.local.logfile import Log
+    from dibs.backends.local.mount_sources import by_descriptor
     from dibs.backends.local.uplink import Uplink
     from dibs.backends.local.userns import UserNamespace, lone, switch
     from dibs.backends.local.wire import Fields, cut, decode, encode, frame
 else:
     import keyring
     import seccomp
-    from binding import by_descriptor
     from freezer import Freezer
     from hookrun import Hook, run_hook
     from keeper import (
@@ -76,6 +75,7 @@ else:
     )
     from kernel import boottime, children_of, close_inherited, gone, has_executed, inside, session, status_field, write
     from logfile import Log
+    from mount_sources import by_descriptor
     from userns import UserNamespace, lone, switch
     from wire import cut, decode, encode, frame
 

@@ -147,13 +147,27 @@ class ShimSession:
 
     def __init__(self, connection: Connection, hello: dict[str, str]) -> None:
         self._connection = connection
-        self._interactive = hello.get("interactive") == "1"
+        self.interactive = hello.get("interactive") == "1"
         self._tty = hello.get("tty") == "1"
         self._exit: Exit | None = None
         self._closed = False
         # Bytes of input that the command has read: kept up to date after `count_input`, else known at the end only.
         # None: it ended, and that is not known.
         self.taken: int | None = 0
+
+    @classmethod
+    def resumed(cls, descriptor: int, *, interactive: bool, waiting: bytes) -> ShimSession:
+        """A conversation that another process has `handed_over`."""
+        connection = Connection(socket.socket(fileno=descriptor))
+        connection._box += waiting  # noqa: SLF001 - of this module
+        return cls(connection, {"interactive": "1" if interactive else "0"})
+
+    def handed_over(self) -> tuple[int, bytes]:
+        """Its socket, and what had come already, for another process. This end is closed."""
+        descriptor = os.dup(self._connection.sock.fileno())
+        waiting = bytes(self._connection._box)  # noqa: SLF001 - of this module
+        self._connection.close()
+        return descriptor, waiting
 
     def fileno(self) -> int:
         return self._connection.sock.fileno()
@@ -167,7 +181,7 @@ class ShimSession:
             return  # the process has ended; `receive` tells how
 
     def send(self, data: bytes) -> None:
-        if not self._interactive:
+        if not self.interactive:
             raise Conflict(
                 "the workload was started without input", code="INPUT_CLOSED", remedy="start it with interactive"
             )
@@ -175,7 +189,7 @@ class ShimSession:
             self._send(b"I", data[start : start + 65536])
 
     def end_of_input(self) -> None:
-        if self._interactive:
+        if self.interactive:
             self._send(b"E")
 
     def count_input(self) -> bool:

@@ -13,7 +13,7 @@ import sys
 from dibs.descriptors import closing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BESIDE = os.path.dirname(HERE)  # `archive` and what belongs to it, which other backends use as well
+BESIDE = os.path.dirname(HERE)  # `tar_reader` and what belongs to it, which other backends use as well
 # By import rather than as a script, so that the compiled file is used.
 BOOT = "import sys;sys.path+=sys.argv[1:];import {0};{0}.main()"
 # Needed by interpreters that were built with a shared library in an unusual place.

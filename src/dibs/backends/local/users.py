@@ -1,8 +1,8 @@
 """Who a command runs as: the words of a request, the ids of a sandbox.
 
-`rendering` asks for a workload's user before anything is made, `entering` for that of a further command. A number needs
-no entry in any file; its group, if none is said, is the one of its entry in the root's own passwd file, else the group
-with the same number. A name must be in that file.
+`rendering` asks for a workload's user before anything is made, `enter_client` for that of a further command. A number
+needs no entry in any file; its group, if none is said, is the one of its entry in the root's own passwd file, else the
+group with the same number. A name must be in that file.
 """
 
 from __future__ import annotations

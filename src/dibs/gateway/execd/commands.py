@@ -20,8 +20,8 @@ import msgspec
 from dibs.backends.port import Exit, ExitReason, Output
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import answers, events, scripts
-from dibs.gateway.execd.book import CommandBook, Record
-from dibs.gateway.execd.inside import GREETING, LARGEST_EARLY, Inside, RuntimeProblem, Said, Started, number
+from dibs.gateway.execd.command_registry import CommandBook, Record
+from dibs.gateway.execd.script_runner import GREETING, LARGEST_EARLY, Inside, RuntimeProblem, Said, Started, number
 
 GRACE = 3.0  # seconds between asking a command to end and making it
 GLANCE = 0.1  # seconds between two looks at a command that was asked to end

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.errors import InvalidRequest
-from dibs.gateway.execd.inside import RuntimeProblem
+from dibs.gateway.execd.script_runner import RuntimeProblem
 
 Kind = Literal["file", "directory", "symlink", "other"]
 _KINDS: dict[str, Kind] = {

@@ -16,7 +16,7 @@ import msgspec
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.execd import fileinfo, scripts
 from dibs.gateway.execd.fileinfo import FileInfo
-from dibs.gateway.execd.inside import Inside, RuntimeProblem, ScriptFailed
+from dibs.gateway.execd.script_runner import Inside, RuntimeProblem, ScriptFailed
 
 _OWNER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.$@-]*")
 _VANISHED = b": No such file or directory"

@@ -26,7 +26,7 @@ from litestar.exceptions import WebSocketException
 from dibs.backends.port import Output
 from dibs.errors import Conflict, DibsError, NotFound
 from dibs.gateway.execd import scripts
-from dibs.gateway.execd.inside import Inside, Started
+from dibs.gateway.execd.script_runner import Inside, Started
 
 RING = 1 << 20  # bytes of output kept for a client that reconnects; arbitrary
 MOST = 256  # terminals of a gateway at once

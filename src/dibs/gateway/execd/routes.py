@@ -22,13 +22,13 @@ from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway import proxy
 from dibs.gateway.auth import require
 from dibs.gateway.execd import answers, transfer
-from dibs.gateway.execd.book import CommandBook
+from dibs.gateway.execd.command_registry import CommandBook
 from dibs.gateway.execd.commands import LARGEST_ID, CommandRequest, Commands, status_data
 from dibs.gateway.execd.files import Files, Found, Permission, Rename, Replacement, decode, refusal
-from dibs.gateway.execd.inside import Inside, ScriptFailed
-from dibs.gateway.execd.measures import Measures
 from dibs.gateway.execd.pty import PtyRequest, Terminals
+from dibs.gateway.execd.script_runner import Inside, ScriptFailed
 from dibs.gateway.execd.shells import RunRequest, SessionRequest, Shells
+from dibs.gateway.execd.usage import Measures
 from dibs.gateway.middleware import too_large
 from dibs.gateway.problems import Refused, body_of
 from dibs.gateway.state import Gateway

@@ -1,6 +1,6 @@
 """What is done inside a sandbox, in the shell that is there: dash, bash or busybox, with coreutils or busybox.
 
-`inside` runs these texts with `sh -c`; whatever comes from a client is a positional parameter, never a part of a text.
+`script_runner` runs these texts with `sh -c`; a client's words are positional parameters, never part of a text.
 So a name may hold quotes, line ends, dashes or bytes that are no characters, and a path leads nowhere but where it
 leads inside the sandbox: nothing is resolved outside of it.
 

@@ -17,7 +17,7 @@ import msgspec
 from dibs.errors import InvalidRequest, NotFound
 from dibs.gateway.execd import answers, scripts
 from dibs.gateway.execd.commands import Commands, seconds
-from dibs.gateway.execd.inside import Inside, ScriptFailed
+from dibs.gateway.execd.script_runner import Inside, ScriptFailed
 
 _ID = re.compile(r"ses-[0-9a-f]{24}")
 

@@ -26,7 +26,7 @@ from dibs.backends.port import Output
 from dibs.errors import DibsError, InvalidRequest
 from dibs.gateway.execd import answers, scripts
 from dibs.gateway.execd.files import Permission, Replacement, checked, decode, refusal, words
-from dibs.gateway.execd.inside import (
+from dibs.gateway.execd.script_runner import (
     GREETING,
     Inside,
     RuntimeProblem,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs.errors import InvalidRequest
-from dibs.gateway.kubeflow.asking import media_type, unsupported_media
+from dibs.gateway.kubeflow.requests import media_type, unsupported_media
 from dibs.gateway.native.common import Ask
 from dibs.wire.reading import read_json, read_object
 

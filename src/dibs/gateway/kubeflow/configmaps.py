@@ -11,7 +11,7 @@ from litestar import Response, get
 
 from dibs._version import __version__
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, selectors
+from dibs.gateway.kubeflow import requests, selectors
 from dibs.gateway.kubeflow.namespaces import READ, tenant_in
 from dibs.gateway.kubeflow.resources import CONFIG_MAPS
 from dibs.gateway.native.common import Ask
@@ -42,20 +42,20 @@ def _items(request: Ask) -> list[Json]:
 
 @get(CONFIG_MAPS.listed)
 async def list_config_maps(request: Ask) -> Response[bytes]:
-    asked = asking.query(request, asking.ListQuery)
+    asked = requests.query(request, requests.ListQuery)
     selectors.check_list(asked, watchable=False)
     items = [one for one in _items(request) if selectors.matches(asked, one)]
-    return asking.show_list(request, CONFIG_MAPS, items, "1")
+    return requests.show_list(request, CONFIG_MAPS, items, "1")
 
 
 @get(CONFIG_MAPS.one)
 async def get_config_map(request: Ask) -> Response[bytes]:
-    asking.query(request, asking.GetQuery)
-    name = asking.name_in(request)
+    requests.query(request, requests.GetQuery)
+    name = requests.name_in(request)
     found = next((one for one in _items(request) if one["metadata"]["name"] == name), None)
     if found is None:
-        raise asking.missing(CONFIG_MAPS, name)
-    return asking.show(request, CONFIG_MAPS, found)
+        raise requests.missing(CONFIG_MAPS, name)
+    return requests.show(request, CONFIG_MAPS, found)
 
 
 HANDLERS = (list_config_maps, get_config_map)

@@ -11,8 +11,8 @@ from litestar import Response, get
 
 from dibs._version import __version__
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow.asking import reply
 from dibs.gateway.kubeflow.namespaces import READ
+from dibs.gateway.kubeflow.requests import reply
 from dibs.gateway.kubeflow.resources import (
     CLUSTER_RUNTIMES,
     CONFIG_MAPS,

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Response, get
 
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, selectors, views
+from dibs.gateway.kubeflow import requests, selectors, views
 from dibs.gateway.kubeflow.collections import newest
 from dibs.gateway.kubeflow.namespaces import READ, tenant_in
 from dibs.gateway.kubeflow.resources import EVENTS
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 async def list_events(request: Ask) -> Response[Any]:
     """Oldest first. Those of a job that was deleted are gone with it."""
     who = require(request, READ)
-    asked = asking.query(request, asking.ListQuery)
+    asked = requests.query(request, requests.ListQuery)
     selectors.check_list(asked, watchable=False)
     tenant = tenant_in(request, who) if "namespace" in request.path_params else None
 
@@ -37,7 +37,7 @@ async def list_events(request: Ask) -> Response[Any]:
     found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
     items = [one for one in found if selectors.matches(asked, one)]
     version = items[-1]["metadata"]["resourceVersion"] if items else "1"
-    return asking.show_list(request, EVENTS, items, version)
+    return requests.show_list(request, EVENTS, items, version)
 
 
 HANDLERS = (list_events,)

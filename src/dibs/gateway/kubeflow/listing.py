@@ -9,7 +9,7 @@ from litestar import Response
 from litestar.response import Stream
 
 from dibs.errors import InvalidRequest
-from dibs.gateway.kubeflow import asking, selectors, tables, watch
+from dibs.gateway.kubeflow import requests, selectors, tables, watch
 from dibs.gateway.kubeflow.namespaces import home_of, namespace_of, tenant_in
 from dibs.gateway.kubeflow.resources import Resource
 from dibs.gateway.kubeflow.watch import Collection
@@ -19,7 +19,7 @@ from dibs.workloads.identity import Identity
 
 async def answer_list(request: Ask, who: Identity, resource: Resource, collection: Collection) -> Response[Any]:
     """Of the namespace in the path; without one of all that the caller sees."""
-    asked = asking.query(request, asking.ListQuery)
+    asked = requests.query(request, requests.ListQuery)
     selectors.check_list(asked)
     if "namespace" in request.path_params:
         namespace: str | None = namespace_of(tenant_in(request, who))
@@ -30,11 +30,11 @@ async def answer_list(request: Ask, who: Identity, resource: Resource, collectio
     await collection.refresh()
     items = [one for one in collection.items(namespace) if selectors.matches(asked, one)]
     items.sort(key=lambda one: (one["metadata"]["namespace"], one["metadata"]["name"]))
-    return asking.show_list(request, resource, items, str(collection.version))
+    return requests.show_list(request, resource, items, str(collection.version))
 
 
 async def _watched(
-    request: Ask, resource: Resource, collection: Collection, asked: asking.ListQuery, namespace: str | None
+    request: Ask, resource: Resource, collection: Collection, asked: requests.ListQuery, namespace: str | None
 ) -> Response[Any]:
     if asked.resourceVersion and not (asked.resourceVersion.isascii() and asked.resourceVersion.isdigit()):
         reason = "this is not a resource version"

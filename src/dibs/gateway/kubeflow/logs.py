@@ -18,7 +18,7 @@ from msgspec import Meta
 from dibs.backends.port import LogRecord
 from dibs.errors import InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, pods
+from dibs.gateway.kubeflow import pods, requests
 from dibs.gateway.kubeflow.namespaces import READ
 from dibs.gateway.kubeflow.resources import PODS
 from dibs.gateway.native.common import Ask, gateway_of
@@ -49,7 +49,7 @@ class LogQuery(msgspec.Struct, frozen=True):
 @get(PODS.one + "/log")
 async def pod_log(request: Ask) -> Response[Any]:
     who = require(request, READ)
-    asked: LogQuery = asking.query(request, LogQuery)
+    asked: LogQuery = requests.query(request, LogQuery)
     pod = await pods.find(request, who)
     name = pod["metadata"]["name"]
     known = [one["name"] for one in pod["spec"]["containers"]]

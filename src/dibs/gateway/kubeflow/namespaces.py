@@ -13,7 +13,7 @@ from litestar import Response, get
 
 from dibs.errors import InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, selectors
+from dibs.gateway.kubeflow import requests, selectors
 from dibs.gateway.kubeflow.resources import NAMESPACES
 from dibs.gateway.native.common import Ask, gateway_of
 from dibs.gateway.problems import Refused
@@ -86,22 +86,22 @@ def _view(tenant: str) -> Json:
 @get(NAMESPACES.everywhere)
 async def list_namespaces(request: Ask) -> Response[bytes]:
     who = require(request, READ)
-    asked = asking.query(request, asking.ListQuery)
+    asked = requests.query(request, requests.ListQuery)
     selectors.check_list(asked, watchable=False)
     gateway = gateway_of(request)
     tenants = await gateway.pool.call(lambda workloads: tenants_of(who, workloads))
     items = [one for one in map(_view, tenants) if selectors.matches(asked, one)]
-    return asking.show_list(request, NAMESPACES, items, "1")
+    return requests.show_list(request, NAMESPACES, items, "1")
 
 
 @get(NAMESPACES.everywhere + "/{namespace:str}")
 async def get_namespace(request: Ask) -> Response[bytes]:
     who = require(request, READ)
-    asking.query(request, asking.GetQuery)
+    requests.query(request, requests.GetQuery)
     tenant = tenant_in(request, who)
     if tenant not in await gateway_of(request).pool.call(lambda workloads: tenants_of(who, workloads)):
-        raise asking.missing(NAMESPACES, tenant)
-    return asking.show(request, NAMESPACES, _view(tenant))
+        raise requests.missing(NAMESPACES, tenant)
+    return requests.show(request, NAMESPACES, _view(tenant))
 
 
 HANDLERS = (list_namespaces, get_namespace)

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Response, get
 
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking
+from dibs.gateway.kubeflow import requests
 from dibs.gateway.kubeflow.collections import pods_of
 from dibs.gateway.kubeflow.listing import answer_list
 from dibs.gateway.kubeflow.namespaces import READ, namespace_of, tenant_in
@@ -27,18 +27,18 @@ async def list_pods(request: Ask) -> Response[Any]:
 @get(PODS.one)
 async def get_pod(request: Ask) -> Response[bytes]:
     who = require(request, READ)
-    asking.query(request, asking.GetQuery)
-    return asking.show(request, PODS, await find(request, who))
+    requests.query(request, requests.GetQuery)
+    return requests.show(request, PODS, await find(request, who))
 
 
 async def find(request: Ask, who: Identity) -> Json:
     """The pod in the path."""
-    namespace, name = namespace_of(tenant_in(request, who)), asking.name_in(request)
+    namespace, name = namespace_of(tenant_in(request, who)), requests.name_in(request)
     collection = pods_of(gateway_of(request))
     await collection.refresh()
     found = collection.find(namespace, name)
     if found is None:
-        raise asking.missing(PODS, name)
+        raise requests.missing(PODS, name)
     return found
 
 

@@ -11,7 +11,7 @@ from litestar import Response, delete, get, patch, post, put
 
 from dibs.errors import InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, selectors
+from dibs.gateway.kubeflow import requests, selectors
 from dibs.gateway.kubeflow.changes import merged
 from dibs.gateway.kubeflow.namespaces import ADMIN, READ, namespace_of, tenant_in
 from dibs.gateway.kubeflow.resources import CLUSTER_RUNTIMES, RUNTIMES, Resource
@@ -55,7 +55,7 @@ def _tenant(request: Ask, who: Identity, resource: Resource) -> str:
 async def list_runtimes(request: Ask) -> Response[bytes]:
     who = require(request, READ)
     resource = resource_in(request)
-    asked = asking.query(request, asking.ListQuery)
+    asked = requests.query(request, requests.ListQuery)
     selectors.check_list(asked, watchable=False)
     everywhere = resource.namespaced and "namespace" not in request.path_params
     tenant = (None if who.sees_all else who.tenant) if everywhere else _tenant(request, who, resource)
@@ -66,16 +66,16 @@ async def list_runtimes(request: Ask) -> Response[bytes]:
     found = [view(resource, one) for one in await gateway_of(request).pool.call(read)]
     items = [one for one in found if selectors.matches(asked, one)]
     version = max((int(one["metadata"]["resourceVersion"]) for one in items), default=1)
-    return asking.show_list(request, resource, items, str(version))
+    return requests.show_list(request, resource, items, str(version))
 
 
 @get(_ONES)
 async def get_runtime(request: Ask) -> Response[bytes]:
     who = require(request, READ)
-    asking.query(request, asking.GetQuery)
+    requests.query(request, requests.GetQuery)
     resource = resource_in(request)
-    found = await _find(request, resource, _tenant(request, who, resource), asking.name_in(request))
-    return asking.show(request, resource, view(resource, found))
+    found = await _find(request, resource, _tenant(request, who, resource), requests.name_in(request))
+    return requests.show(request, resource, view(resource, found))
 
 
 async def _find(request: Ask, resource: Resource, tenant: str, name: str) -> Kept:
@@ -84,7 +84,7 @@ async def _find(request: Ask, resource: Resource, tenant: str, name: str) -> Kep
 
     found = await gateway_of(request).pool.call(read)
     if found is None:
-        raise asking.missing(resource, name)
+        raise requests.missing(resource, name)
     return found
 
 
@@ -92,25 +92,25 @@ async def _find(request: Ask, resource: Resource, tenant: str, name: str) -> Kep
 async def create_runtime(request: Ask) -> Response[bytes]:
     who = require(request, ADMIN)
     resource = resource_in(request)
-    asked = asking.query(request, asking.WriteQuery)
+    asked = requests.query(request, requests.WriteQuery)
     tenant = _tenant(request, who, resource)
-    value = await asking.body(request)
+    value = await requests.body(request)
     review = _reviewed(resource, value, None, namespace_of(tenant))
     runtime = review.job
     if asked.dryRun:
-        return asking.show(request, resource, runtime, 201, review.warnings)
+        return requests.show(request, resource, runtime, 201, review.warnings)
 
     def keep(workloads: Workloads) -> Kept:
         return Runtimes(workloads.ledger).add(resource.kind, tenant, runtime)
 
     kept = await gateway_of(request).pool.call(keep)
-    return asking.show(request, resource, view(resource, kept), 201, review.warnings)
+    return requests.show(request, resource, view(resource, kept), 201, review.warnings)
 
 
 @put(_ONES)
 async def replace_runtime(request: Ask) -> Response[bytes]:
     require(request, ADMIN)
-    value = await asking.body(request)
+    value = await requests.body(request)
     return await _change(request, lambda _: value)
 
 
@@ -124,8 +124,8 @@ async def patch_runtime(request: Ask) -> Response[bytes]:
 async def _change(request: Ask, change: Any) -> Response[bytes]:
     who = require(request, ADMIN)
     resource = resource_in(request)
-    asked = asking.query(request, asking.WriteQuery)
-    tenant, name = _tenant(request, who, resource), asking.name_in(request)
+    asked = requests.query(request, requests.WriteQuery)
+    tenant, name = _tenant(request, who, resource), requests.name_in(request)
     before = await _find(request, resource, tenant, name)
     value = change(view(resource, before))
     _check_version(value, before.version)
@@ -134,31 +134,31 @@ async def _change(request: Ask, change: Any) -> Response[bytes]:
         raise InvalidRequest(reason, field="metadata.name", value=str(value["metadata"]["name"]), code="NAME_INVALID")
     review = _reviewed(resource, value, before.runtime, namespace_of(tenant))
     if asked.dryRun:
-        return asking.show(request, resource, review.job, 200, review.warnings)
+        return requests.show(request, resource, review.job, 200, review.warnings)
 
     def keep(workloads: Workloads) -> Kept:
         return Runtimes(workloads.ledger).change(before, review.job)
 
     kept = await gateway_of(request).pool.call(keep)
-    return asking.show(request, resource, view(resource, kept), 200, review.warnings)
+    return requests.show(request, resource, view(resource, kept), 200, review.warnings)
 
 
 @delete(_ONES, status_code=200)
 async def delete_runtime(request: Ask) -> Response[bytes]:
     who = require(request, ADMIN)
     resource = resource_in(request)
-    options = await asking.delete_options(request)
-    tenant, name = _tenant(request, who, resource), asking.name_in(request)
+    options = await requests.delete_options(request)
+    tenant, name = _tenant(request, who, resource), requests.name_in(request)
     before = await _find(request, resource, tenant, name)
-    asking.check_preconditions(options, before.uid, before.version)
+    requests.check_preconditions(options, before.uid, before.version)
     if not options.dryRun:
         await gateway_of(request).pool.call(lambda workloads: Runtimes(workloads.ledger).remove(before))
-    return asking.reply(deleted(name, before.uid, resource.group, resource.plural))
+    return requests.reply(deleted(name, before.uid, resource.group, resource.plural))
 
 
 def _reviewed(resource: Resource, value: Json, old: Json | None, namespace: str) -> Review:
     """Judged, without what the server itself fills in."""
-    plain = asking.without_server_fields(value, namespace if resource.namespaced else "")
+    plain = requests.without_server_fields(value, namespace if resource.namespaced else "")
     if plain.get("kind") not in (None, resource.kind):
         reason = f"must be {resource.kind}, as in the path"
         raise InvalidRequest(reason, field="kind", value=str(plain["kind"]), code="KIND_INVALID")
@@ -169,7 +169,7 @@ def _reviewed(resource: Resource, value: Json, old: Json | None, namespace: str)
 
 def _check_version(value: Json, version: str) -> None:
     metadata = value.get("metadata")
-    asking.check_version(metadata.get("resourceVersion") if isinstance(metadata, dict) else None, version)
+    requests.check_version(metadata.get("resourceVersion") if isinstance(metadata, dict) else None, version)
 
 
 HANDLERS = (list_runtimes, get_runtime, create_runtime, replace_runtime, patch_runtime, delete_runtime)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from dibs.errors import InvalidRequest
-from dibs.gateway.kubeflow.asking import ListQuery
+from dibs.gateway.kubeflow.requests import ListQuery
 from dibs.gateway.problems import Refused
 from dibs.gateway.selectors import selector
 

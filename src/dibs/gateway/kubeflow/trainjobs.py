@@ -14,7 +14,7 @@ from litestar import Response, delete, get, patch, post, put
 
 from dibs.errors import Conflict, InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import asking, views
+from dibs.gateway.kubeflow import requests, views
 from dibs.gateway.kubeflow.changes import merged
 from dibs.gateway.kubeflow.collections import jobs_of
 from dibs.gateway.kubeflow.listing import answer_list
@@ -42,19 +42,19 @@ async def list_jobs(request: Ask) -> Response[Any]:
 @get(TRAIN_JOBS.one)
 async def get_job(request: Ask) -> Response[bytes]:
     who = require(request, READ)
-    asking.query(request, asking.GetQuery)
+    requests.query(request, requests.GetQuery)
     found, _ = await _find(request, who)
-    return asking.show(request, TRAIN_JOBS, found)
+    return requests.show(request, TRAIN_JOBS, found)
 
 
 async def _find(request: Ask, who: Identity) -> tuple[Json, str]:
     tenant = tenant_in(request, who)
-    name = asking.name_in(request)
+    name = requests.name_in(request)
     collection = jobs_of(gateway_of(request))
     await collection.refresh()
     found = collection.find(namespace_of(tenant), name)
     if found is None:
-        raise asking.missing(TRAIN_JOBS, name)
+        raise requests.missing(TRAIN_JOBS, name)
     return found, tenant
 
 
@@ -69,9 +69,9 @@ async def _shown(request: Ask, job: Job) -> Json:
 async def create_job(request: Ask) -> Response[bytes]:
     """Checked, decided and written down before the answer; it runs after it, or waits for its devices."""
     who = require(request, WRITE)
-    asked = asking.query(request, asking.WriteQuery)
+    asked = requests.query(request, requests.WriteQuery)
     tenant = tenant_in(request, who)
-    value = _named(asking.without_server_fields(await asking.body(request), namespace_of(tenant)))
+    value = _named(requests.without_server_fields(await requests.body(request), namespace_of(tenant)))
     gateway = gateway_of(request)
     acting = acting_in(who, tenant)
 
@@ -87,9 +87,9 @@ async def create_job(request: Ask) -> Response[bytes]:
 
     made = await gateway.pool.call_as(acting, submit)
     if not isinstance(made, Job):
-        return asking.show(request, TRAIN_JOBS, value, 201, made)
+        return requests.show(request, TRAIN_JOBS, value, 201, made)
     gateway.changes.nudge()
-    return asking.show(request, TRAIN_JOBS, await _shown(request, made), 201, made.status.warnings)
+    return requests.show(request, TRAIN_JOBS, await _shown(request, made), 201, made.status.warnings)
 
 
 def _named(value: Json) -> Json:
@@ -104,7 +104,7 @@ def _named(value: Json) -> Json:
 @put(TRAIN_JOBS.one)
 async def replace_job(request: Ask) -> Response[bytes]:
     require(request, WRITE)
-    value = await asking.body(request)
+    value = await requests.body(request)
     return await _change(request, lambda _: value)
 
 
@@ -117,17 +117,17 @@ async def patch_job(request: Ask) -> Response[bytes]:
 
 async def _change(request: Ask, change: Callable[[Json], Json]) -> Response[bytes]:
     who = require(request, WRITE)
-    asked = asking.query(request, asking.WriteQuery)
+    asked = requests.query(request, requests.WriteQuery)
     before, tenant = await _find(request, who)
     value = change(before)
     metadata = value.get("metadata")
     said = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-    asking.check_version(said, before["metadata"]["resourceVersion"])
+    requests.check_version(said, before["metadata"]["resourceVersion"])
     name = before["metadata"]["name"]
     if not isinstance(metadata, dict) or metadata.get("name") != name:
         raise InvalidRequest(f'must be "{name}", as in the path', field="metadata.name", code="NAME_INVALID")
     namespace = namespace_of(tenant)
-    value, old = (asking.without_server_fields(one, namespace) for one in (value, before))
+    value, old = (requests.without_server_fields(one, namespace) for one in (value, before))
     acting = acting_in(who, tenant)
 
     def apply(workloads: Workloads) -> Job:
@@ -141,7 +141,7 @@ async def _change(request: Ask, change: Callable[[Json], Json]) -> Response[byte
 
     after = await gateway_of(request).pool.call_as(acting, apply)
     gateway_of(request).changes.nudge()
-    return asking.show(request, TRAIN_JOBS, await _shown(request, after))
+    return requests.show(request, TRAIN_JOBS, await _shown(request, after))
 
 
 def _applied(jobs: Jobs, job: Job, value: Json, runtime: Json) -> Job:
@@ -170,16 +170,16 @@ def _without_suspend(value: Json) -> Json:
 @delete(TRAIN_JOBS.one, status_code=200)
 async def delete_job(request: Ask) -> Response[bytes]:
     who = require(request, WRITE)
-    options = await asking.delete_options(request)
+    options = await requests.delete_options(request)
     before, tenant = await _find(request, who)
     metadata = before["metadata"]
-    asking.check_preconditions(options, metadata["uid"], metadata["resourceVersion"])
+    requests.check_preconditions(options, metadata["uid"], metadata["resourceVersion"])
     gateway = gateway_of(request)
     if not options.dryRun:
         acting = acting_in(who, tenant)
         await gateway.pool.call_long(lambda workloads: Jobs(workloads.seen_by(acting)).delete(metadata["uid"]))
         gateway.changes.nudge()
-    return asking.reply(deleted(metadata["name"], metadata["uid"], TRAIN_JOBS.group, TRAIN_JOBS.plural))
+    return requests.reply(deleted(metadata["name"], metadata["uid"], TRAIN_JOBS.group, TRAIN_JOBS.plural))
 
 
 HANDLERS = (list_jobs, get_job, create_job, replace_job, patch_job, delete_job)

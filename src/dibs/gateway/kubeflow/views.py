@@ -34,7 +34,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
 def train_job(job: Job) -> Json:
-    """The TrainJob. Its resourceVersion is set by whoever lists it."""
+    """The TrainJob. The caller that lists it sets its resourceVersion."""
     said = job.spec.objects.job
     metadata = {
         **said["metadata"],

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from dibs.gateway.kubeflow import selectors, tables
-from dibs.gateway.kubeflow.asking import ListQuery
+from dibs.gateway.kubeflow.requests import ListQuery
 from dibs.gateway.kubeflow.resources import Resource
 from dibs.gateway.problems import Refused
 from dibs.gateway.state import Gateway

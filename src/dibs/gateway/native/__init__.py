@@ -6,13 +6,13 @@ from typing import Any
 
 
 def route_handlers() -> list[Any]:
-    from dibs.gateway.native import host, running, sandboxes, service, streams, talking
+    from dibs.gateway.native import exec_ws, host, run_ws, sandboxes, service, streams
 
     return [
         *service.HANDLERS,
         *sandboxes.HANDLERS,
         *host.HANDLERS,
         *streams.HANDLERS,
-        *talking.HANDLERS,
-        *running.HANDLERS,
+        *exec_ws.HANDLERS,
+        *run_ws.HANDLERS,
     ]

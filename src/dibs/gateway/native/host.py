@@ -8,6 +8,7 @@ import msgspec
 from litestar import Response, delete, get, post, put
 from msgspec import Meta
 
+from dibs.backends import installed
 from dibs.backends.port import Capability
 from dibs.errors import DibsError, InvalidRequest, NotFound
 from dibs.gateway.auth import require
@@ -22,7 +23,6 @@ from dibs.wire import service as wv
 from dibs.wire.reading import convert, read_body, read_object
 from dibs.workloads import claims
 from dibs.workloads.explain import table_rows
-from dibs.workloads.registry import NAMES
 from dibs.workloads.service import Workloads
 from dibs.workloads.taints import parse_taint
 
@@ -130,7 +130,7 @@ async def capabilities(request: Ask) -> Response[bytes]:
     def look(workloads: Workloads) -> wv.Capabilities:
         registry = workloads.registry
         able = []
-        for name in NAMES:
+        for name in installed.names():
             try:
                 found = registry.get(name).available()
             except DibsError as error:

@@ -9,16 +9,14 @@ import msgspec
 
 from dibs.devices import model
 from dibs.ledger import rows
-from dibs.request.model import Request
+from dibs.plan.device_state import DeviceState
 from dibs.sandbox import Sandbox
 from dibs.wire import devices as wd
 from dibs.wire import sandboxes as ws
 from dibs.workloads.admission import waiting_for
 from dibs.workloads.identity import Identity
+from dibs.workloads.queue import request_of
 from dibs.workloads.service import Workloads
-from dibs.workloads.world import DeviceState
-
-_REQUEST = msgspec.json.Decoder(Request)
 
 
 def sandbox_view(row: Sandbox, leases: Iterable[rows.Lease], waiting: ws.Waiting | None = None) -> ws.Sandbox:
@@ -104,7 +102,7 @@ def lease_view(lease: rows.Lease) -> wd.Lease:
 
 
 def ticket_view(ticket: rows.Ticket, place: int) -> wd.Ticket:
-    asked: dict[str, Any] = _REQUEST.decode(ticket.request).short()
+    asked: dict[str, Any] = request_of(ticket.request).short()
     return wd.Ticket(
         ticket.id, place, ticket.username, asked, ticket.created_at, ticket.sandbox_id or "", ticket.tenant
     )

@@ -89,7 +89,9 @@ async def _when_there(request: Request[Any, Any, Any], gateway: Gateway, identit
     pause = 0.01
     while True:
         found = await gateway.pool.call(look, identity, sandbox_id)
-        hold = _FOR_IMPATIENT if impatient else _WHILE_CREATING if found.row.state != "queued" else 0.0
+        # A client whose patience ends while an answer is held back loses what it was told before.
+        waits = found.row.state == "queued" or bool(found.row.waits_for)
+        hold = _FOR_IMPATIENT if impatient else 0.0 if waits else _WHILE_CREATING
         if not coming(found.row) or loop.time() - began >= hold or gateway.stopping:
             return found
         await asyncio.sleep(pause)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dibs.backends.installed import ON_HOST, made_from_image
 from dibs.errors import DibsError, InvalidRequest, Problem, quoted
 from dibs.gateway.opensandbox.volumes import read_volumes
 from dibs.quantity import Quantity
@@ -47,7 +48,6 @@ EXTENSIONS = {
 }
 RESERVED_METADATA = "opensandbox.io/"
 LONGEST_KEY = 255
-_ENGINES = ("docker", "podman")
 _KEPT = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _ARCHITECTURES = ("amd64", "arm64")
 
@@ -294,8 +294,8 @@ class _Reader:
         self.mapping["image"] = uri
         backend = self.mapping.get("backend", "auto")
         if uri in self.rules.images and backend == "auto":
-            self.mapping["backend"] = "local"
-        elif uri == "host" and backend in _ENGINES:
+            self.mapping["backend"] = ON_HOST
+        elif uri == "host" and made_from_image(backend):
             reason = f"host is the root of this host, which {backend} does not run in"
             self.refuse("IMAGE_UNKNOWN", "image.uri", uri, reason, "name an image, or leave dibs.backend out")
 
@@ -305,7 +305,8 @@ class _Reader:
             self.refuse("ENTRYPOINT_INVALID", "entrypoint", words, "must be a list of words, and not empty")
             return
         self.mapping["command"] = words
-        if self.mapping.get("backend", "auto") not in ("local", "fake"):
+        backend = self.mapping.get("backend", "auto")
+        if backend == "auto" or made_from_image(backend):
             self.mapping["entrypoint"] = []  # theirs stands in place of the image's own
         self.notes["opensandbox.entrypoint"] = msgspec.json.encode(words).decode()
 
@@ -392,9 +393,11 @@ class _Reader:
 
     def volumes(self) -> None:
         if "volumes" in self.body:
-            mounts = read_volumes(self.body["volumes"], self.rules.mounts_allow, self.problems)
+            mounts, named = read_volumes(self.body["volumes"], self.rules.mounts_allow, self.problems)
             if mounts:
                 self.mapping["mounts"] = mounts
+            if named:
+                self.mapping["volumes"] = named
 
 
 def metadata_problems(metadata: Mapping[str, Any]) -> list[Problem]:

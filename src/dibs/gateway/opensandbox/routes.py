@@ -53,7 +53,7 @@ def gateway_of(request: Asked) -> Gateway:
 
 
 def caller(request: Asked, scope: str) -> Identity:
-    """Who asks. On this API every caller is remote: the host's folders are not theirs, whoever they are."""
+    """Who asks. On this API every caller is remote: no folder of the host is shared with one."""
     return msgspec.structs.replace(require(request, scope), remote=True)
 
 

@@ -54,7 +54,7 @@ def look(workloads: Workloads, identity: Identity, sandbox_id: str) -> Found:
 def message_of(mine: Workloads, row: Sandbox) -> str:
     """What a sandbox that is not there yet waits for, as of now."""
     if row.state == "creating":
-        return "is being created"
+        return row.waits_for or "is being created"  # of a cluster: what its scheduler or the node says
     if row.state != "queued":
         return ""
     news = waiting_for(mine, row)

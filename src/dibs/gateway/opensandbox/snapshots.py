@@ -18,6 +18,7 @@ import msgspec
 from litestar import Request, Response, delete, get, post
 from msgspec import UNSET
 
+from dibs.backends.port import TakesSnapshots, must
 from dibs.errors import Conflict, DibsError, InvalidRequest, Unsupported
 from dibs.gateway.auth import require
 from dibs.gateway.opensandbox import listing, rows, types
@@ -36,7 +37,6 @@ Asked = Request[Any, Any, Any]
 _LOG = logging.getLogger("dibs.gateway")
 _STATES = {"creating": "Creating", "ready": "Ready", "failed": "Failed"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_ABLE = ("docker", "podman")
 _making: set[asyncio.Task[None]] = set()  # a task without a reference may be collected while it runs
 
 
@@ -92,7 +92,7 @@ async def create_snapshot(request: Asked) -> Response[bytes]:
         mine, row = rows.find(workloads, identity, sandbox_id)
         if row.state not in ("running", "paused"):
             raise Conflict(f"the sandbox is {row.state}", field="sandbox", value=row.id, code="WRONG_STATE")
-        if row.backend not in _ABLE:
+        if not isinstance(mine.backend_of(row), TakesSnapshots):
             raise Unsupported(
                 f"the {row.backend} backend keeps no images", field="sandbox", value=row.id,
                 code="SNAPSHOT_UNSUPPORTED", remedy="copy the files out, or use an engine: dibs.backend=docker",
@@ -133,8 +133,8 @@ async def _make(gateway: Gateway, snapshot: SnapshotRow, *, again: bool) -> None
                 return
             backend = workloads.backend_of(row)
             if again:
-                backend.remove_snapshot(snapshot.image)  # it may be incomplete
-            backend.snapshot(handle_of(row), snapshot.image)
+                must(backend, TakesSnapshots).remove_snapshot(snapshot.image)  # it may be incomplete
+            must(backend, TakesSnapshots).snapshot(handle_of(row), snapshot.image)
         except DibsError as error:
             books.failed(snapshot.id, str(error))
             return
@@ -206,7 +206,7 @@ async def delete_snapshot(request: Asked) -> None:
             if not (row.abandoned and books.adopt(row, myself())):
                 raise Conflict("the snapshot is being made", field="snapshot", value=row.id, code="WRONG_STATE")
             books.failed(row.id, "it is removed before it was made")  # should that fail, it can be tried again
-        mine.registry.get(row.backend).remove_snapshot(row.image)
+        must(mine.registry.get(row.backend), TakesSnapshots).remove_snapshot(row.image)
         books.forget(row.id)  # only when the image is gone
 
     await _gateway(request).pool.call_long(work)

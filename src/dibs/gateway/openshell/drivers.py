@@ -15,7 +15,10 @@ from dibs.errors import Problem, quoted
 from dibs.request.model import Request
 from dibs.request.options import check_options
 
-DRIVERS = ("docker", "podman", "kubernetes", "vm")
+ENGINES = ("docker", "podman")
+CLUSTER = "kubernetes"
+SERVED = (*ENGINES, CLUSTER)  # the drivers that are backends of the same name here
+DRIVERS = (*SERVED, "vm")
 _QUANTITIES = {"": "quantity"}  # any key
 _RESOURCES = {"requests": _QUANTITIES, "limits": _QUANTITIES}
 _TOLERATION = {"key": "text", "operator": "text", "value": "text", "effect": "text", "toleration_seconds": "number"}
@@ -88,7 +91,7 @@ def _compare(value: Any, shape: Any, field: str) -> list[Problem]:
 def check_devices(blocks: Mapping[str, Any], field: str, request: Request) -> list[Problem]:
     """Exact devices: only with a request for GPUs, none twice, as many as were asked for. For well-formed blocks."""
     problems: list[Problem] = []
-    for driver in ("docker", "podman"):
+    for driver in ENGINES:
         block = blocks.get(driver)
         if isinstance(block, Mapping) and "cdi_devices" in block:
             found = check_options(driver, {driver: {"cdi_devices": block["cdi_devices"]}}, request)
@@ -99,17 +102,17 @@ def check_devices(blocks: Mapping[str, Any], field: str, request: Request) -> li
 def not_offered(blocks: Mapping[str, Any], field: str, served: Collection[str]) -> list[Problem]:
     """Keys that are known and that nothing here can act on. `served`: the drivers that may get the sandbox."""
     problems: list[Problem] = []
-    for driver in ("docker", "podman"):
+    for driver in ENGINES:
         block = blocks.get(driver)
         if driver in served and isinstance(block, Mapping) and "mounts" in block:
             reason = "a client gets no folder of the host over this API"
             remedy = "copy files in with exec, or use dibs' own API, where mounts.allow names what is shared"
             problems.append(_problem("MOUNTS_NOT_OFFERED", f"{field}.{driver}.mounts", block["mounts"], reason, remedy))
-    if "kubernetes" in served:
+    if CLUSTER in served:
         reason = "a client gets no volume of the cluster over this API"
         remedy = "leave it out; an administrator mounts volumes in the base template of the cluster"
         for path in ("volumes", "containers.agent.volume_mounts"):
-            value = _within(blocks.get("kubernetes"), *path.split("."))
+            value = _within(blocks.get(CLUSTER), *path.split("."))
             if value is not None:
                 problems.append(_problem("VOLUMES_NOT_OFFERED", f"{field}.kubernetes.{path}", value, reason, remedy))
     block = blocks.get("vm")
@@ -133,13 +136,13 @@ def _vm_devices(ids: list[Any], field: str) -> list[Problem]:
 
 def kubernetes_resources(blocks: Mapping[str, Any]) -> dict[str, Any]:
     """What the block for Kubernetes says about the container's resources: {limits, requests}, possibly of odd types."""
-    found = _within(blocks.get("kubernetes"), "containers", "agent", "resources")
+    found = _within(blocks.get(CLUSTER), "containers", "agent", "resources")
     return dict(found) if isinstance(found, Mapping) else {}
 
 
 def kubernetes_options(blocks: Mapping[str, Any]) -> dict[str, Any]:
     """The block for Kubernetes as options of the cluster backend. What is empty asks for nothing."""
-    pod = _within(blocks.get("kubernetes"), "pod")
+    pod = _within(blocks.get(CLUSTER), "pod")
     if not isinstance(pod, Mapping):
         return {}
     found = {ours: pod[theirs] for ours, theirs in POD_KEYS.items() if pod.get(theirs)}

@@ -7,7 +7,7 @@ from typing import Any
 from dibs._version import __version__
 from dibs.gateway.openshell import schema
 from dibs.gateway.openshell.calls import READ, Call, Method
-from dibs.plan.delivery import TABLE, Outcome
+from dibs.plan.delivery import Outcome, cell
 from dibs.workloads.service import Workloads
 
 
@@ -43,7 +43,7 @@ async def gateway_info(call: Call, _: Any) -> Any:
 
 
 def _delivers(field: str, backend: str) -> bool:
-    return backend in TABLE[field] and TABLE[field][backend].outcome is not Outcome.REFUSED
+    return cell(field, backend).outcome is not Outcome.REFUSED
 
 
 METHODS = (

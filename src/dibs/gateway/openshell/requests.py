@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from google.protobuf import unknown_fields
 
+from dibs.backends.installed import ON_HOST, automatic, made_from_image
 from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.gateway.openshell import drivers, names, schema
 from dibs.quantity import Quantity
@@ -41,7 +42,6 @@ ANNOTATIONS = {
     "dibs.pids": "pids",
 }
 LONGEST_REQUEST_ID = 128
-_ENGINES = ("docker", "podman")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     images: frozenset[str] = frozenset({"host"})  # the names that `local` knows
     default_image: str = "host"
     default_backend: str = "auto"
-    backends: tuple[str, ...] = ("local", "docker", "podman")  # what `auto` tries
+    backends: tuple[str, ...] = msgspec.field(default_factory=automatic)  # what `auto` tries
     longest_ttl: float | None = None
 
 
@@ -259,7 +259,7 @@ class _Reader:
         """The blocks of drivers that may get the sandbox, as options of these backends."""
         served = self.served()
         self.problems += drivers.not_offered(blocks, field, served)
-        for driver in _ENGINES:
+        for driver in drivers.ENGINES:
             block = blocks.get(driver)
             if driver in served and isinstance(block, Mapping) and "cdi_devices" in block:
                 self.mapping[driver] = {"cdi_devices": block["cdi_devices"]}
@@ -268,8 +268,8 @@ class _Reader:
         if runtime and pod.setdefault("runtime_class", runtime) != runtime:
             theirs = _Said(f"{field}.kubernetes.pod.runtime_class_name", str(pod["runtime_class"]))
             self.conflict(theirs, _Said("spec.template.runtime_class_name", runtime))
-        if "kubernetes" in served:
-            self.mapping |= {"kubernetes": pod} if pod else {}
+        if drivers.CLUSTER in served:
+            self.mapping |= {drivers.CLUSTER: pod} if pod else {}
             return
         if runtime:
             reason = "only a cluster has runtime classes, and none is served here"
@@ -390,8 +390,8 @@ class _Reader:
         if key != "gpu" and not re.fullmatch(r"[0-9]{1,9}", one.text, re.ASCII):
             self.refuse("GPU_INVALID", one.field, one.text, "must be a whole number", "as in 1")
             return None
-        wish = parse_gpu(one.text, one.field, self.problems)
-        return None if wish is None else wish.count
+        selector = parse_gpu(one.text, one.field, self.problems)
+        return None if selector is None else selector.count
 
     def conflict(self, one: _Said, other: _Said) -> None:
         reason = f"{other.field} says {other.text}; they must say the same"
@@ -413,8 +413,8 @@ class _Reader:
         self.written["image"] = "spec.template.image"
         backend = self.mapping.setdefault("backend", self.rules.default_backend)
         if image in self.rules.images and backend == "auto":
-            self.mapping["backend"] = "local"
-        elif image == "host" and family(str(backend)) in (*_ENGINES, "kubernetes"):
+            self.mapping["backend"] = ON_HOST
+        elif image == "host" and made_from_image(backend):
             reason = f"host is the root of this host, which {backend} does not run in"
             self.refuse("IMAGE_UNKNOWN", "spec.template.image", image, reason, "name an image")
 
@@ -435,7 +435,8 @@ class _Reader:
             self.mapping["grace"] = 0  # it only waits, and need not be asked to end
         if self.spec.tty:
             self.mapping["tty"] = True
-        if self.mapping.get("backend", "auto") not in ("local", "fake"):
+        backend = self.mapping.get("backend", "auto")
+        if backend == "auto" or made_from_image(backend):
             self.mapping["entrypoint"] = []  # the command stands in place of the image's own
 
     def labels(self) -> None:
@@ -453,7 +454,7 @@ class _Reader:
         for key in (problem.field, head.group(0) if head else "", name):
             if key in self.written:
                 return msgspec.structs.replace(problem, field=self.written[key] + problem.field[len(key) :])
-        if name in (*_ENGINES, "kubernetes"):
+        if name in drivers.SERVED:
             return msgspec.structs.replace(problem, field=f"{blocks}.{drivers.option_field(problem.field)}")
         return problem
 

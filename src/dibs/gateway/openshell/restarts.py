@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dibs.backends.port import TakesSnapshots, must
 from dibs.errors import Busy, Conflict, DibsError, NotFound, StateError
 from dibs.gateway.logs import log
 from dibs.gateway.opensandbox.views import DELETED
@@ -23,7 +24,6 @@ from dibs.sandbox import Sandbox
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.images import REPOSITORY
 from dibs.workloads.reconcile import handle_of
-from dibs.workloads.registry import ENGINES
 from dibs.workloads.service import Workloads
 
 FILES = "openshell.files"
@@ -62,7 +62,7 @@ def _stop(workloads: Workloads, place: Place, name: str) -> Any:
     env = _environment(mine, row)
     _annotate(mine, row.id, {views.STOPPED: msgspec.json.encode(Stopped(env=env)).decode()})
     row = mine.stop(row.id)
-    if row.backend in ENGINES:
+    if isinstance(mine.backend_of(row), TakesSnapshots):
         kept = _snapshot(mine, row)
         _annotate(mine, row.id, {views.STOPPED: msgspec.json.encode(Stopped(env, kept[0], kept[1])).decode()})
     return shown(mine, mine.ledger.sandbox(row.id), place.name)
@@ -87,7 +87,7 @@ def _snapshot(mine: Workloads, row: Sandbox) -> tuple[str, str]:
     books = Snapshots(mine.ledger)
     made = books.add(row.id, tenant=row.tenant, name="", backend=row.backend, repository=REPOSITORY, owner=myself())
     try:
-        mine.backend_of(row).snapshot(handle_of(row), made.image)
+        must(mine.backend_of(row), TakesSnapshots).snapshot(handle_of(row), made.image)
     except DibsError as error:
         books.failed(made.id, str(error))
         raise
@@ -180,7 +180,7 @@ def forget(mine: Workloads, row: Sandbox) -> None:
     for snapshot in [one for one in (kept, *row.annotations.get(SNAPSHOT, "").split(",")) if one]:
         try:
             found = books.find(snapshot)
-            mine.registry.get(found.backend).remove_snapshot(found.image)
+            must(mine.registry.get(found.backend), TakesSnapshots).remove_snapshot(found.image)
             books.forget(found.id)
         except NotFound:
             continue

@@ -15,7 +15,7 @@ import msgspec
 from dibs.errors import Busy, Conflict, DibsError, InvalidRequest, NotFound, Problem
 from dibs.gateway.opensandbox import rows as lookup
 from dibs.gateway.opensandbox.views import DELETED
-from dibs.gateway.openshell import names, restarts, schema, services, templates, views
+from dibs.gateway.openshell import drivers, names, restarts, schema, services, templates, views
 from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
 from dibs.gateway.openshell.requests import Rules, exposure_problems, read_create, unknown, with_hidden
 from dibs.gateway.selectors import selector
@@ -146,8 +146,7 @@ _AS_WRITTEN = {
     "gpu": "spec.resource_requirements.gpu", "devices": "spec.resource_requirements.gpu",
     "cpu": "spec.template.resources.limits.cpu", "memory": "spec.template.resources.limits.memory",
     "image": "spec.template.image", "command": "spec.command", "env": "spec.environment",
-    "docker": "spec.template.driver_config.docker", "podman": "spec.template.driver_config.podman",
-    "kubernetes": "spec.template.driver_config.kubernetes",
+    **{driver: f"spec.template.driver_config.{driver}" for driver in drivers.SERVED},
     "cdi_devices": "spec.template.driver_config.cdi_devices", "device": "spec.resource_requirements.gpu",
     "backend": "annotations.dibs.backend", "network": "annotations.dibs.network", "wait": "annotations.dibs.wait",
 }  # fmt: skip

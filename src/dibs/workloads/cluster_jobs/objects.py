@@ -13,7 +13,7 @@ from dibs.kube.client import Resource
 from dibs.train.names import pod_spec, pod_template
 from dibs.train.objects import API_VERSION, TRAIN_JOB
 from dibs.train.rendering import Rendered
-from dibs.workloads.cluster_jobs.ways import Way
+from dibs.workloads.cluster_jobs.strategies import Way
 
 Json = dict[str, Any]
 

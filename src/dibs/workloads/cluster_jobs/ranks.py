@@ -89,6 +89,8 @@ def _devices(cluster: Cluster, namespace: str, pod: Json) -> tuple[str, ...]:
     """What its claims have been given."""
     names = [one.get("resourceClaimName") for one in pod.get("status", {}).get("resourceClaimStatuses", [])]
     names += [one.get("resourceClaimName") for one in pod["spec"].get("resourceClaims", [])]
+    # Where a DeviceClass stands behind an extended resource, the scheduler makes the claim.
+    names.append(pod.get("status", {}).get("extendedResourceClaimStatus", {}).get("resourceClaimName"))
     found: list[str] = []
     for name in dict.fromkeys(one for one in names if one):
         try:

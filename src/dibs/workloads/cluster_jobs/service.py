@@ -17,10 +17,10 @@ from dibs.train.names import pod_spec
 from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
 from dibs.train.review import review_job
-from dibs.workloads.cluster_jobs import objects, ways
+from dibs.workloads.cluster_jobs import objects, strategies
 from dibs.workloads.cluster_jobs.ranks import ClusterRank, ranks_of
 from dibs.workloads.cluster_jobs.source import InCluster
-from dibs.workloads.cluster_jobs.ways import Way
+from dibs.workloads.cluster_jobs.strategies import Way
 
 Json = dict[str, Any]
 
@@ -64,9 +64,9 @@ class ClusterJobs:
         """Create it, or raise with every reason and nothing created. `runtime`: of a file; else the cluster's."""
         rendered = self._rendered(job, runtime)
         crds = {one["metadata"]["name"]: one for one in self._cluster.items(kube.CUSTOM_RESOURCES, dict[str, Any])}
-        chosen = ways.choose(rendered, crds)
+        chosen = strategies.choose(rendered, crds)
         found = Refusals()
-        ways.check(chosen, rendered, self._serves(_GANGS, "podgroups"), found)
+        strategies.check(chosen, rendered, self._serves(_GANGS, "podgroups"), found)
         found.check()
         made = objects.created(rendered, chosen.way)
         self._rehearse(rendered, made, found)
@@ -104,7 +104,7 @@ class ClusterJobs:
                 remedy = "switch the feature on, or leave the field out"
                 found.invalid(f"{one['kind']} {one['metadata']['name']}: spec.{path}", "", text, remedy)
 
-    def _create(self, rendered: Rendered, made: list[Json], chosen: ways.Chosen) -> Submitted:
+    def _create(self, rendered: Rendered, made: list[Json], chosen: strategies.Chosen) -> Submitted:
         cluster, namespace, told = self._cluster, self._namespace, []
         owner: Json | None = None
         try:

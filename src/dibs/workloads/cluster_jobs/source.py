@@ -30,10 +30,14 @@ JOB_SETS = Resource("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 
 
 class InCluster:
-    """The cluster itself. `cluster`: a connection of the caller's; else each thread gets one of its own."""
+    """The cluster itself. `cluster`: a connection of the caller's; else each thread gets one of its own.
 
-    def __init__(self, config: ClusterConfig, cluster: Cluster | None = None) -> None:
+    `claims_enabled`: False where the administrator does not want device claims in TrainJobs.
+    """
+
+    def __init__(self, config: ClusterConfig, cluster: Cluster | None = None, *, claims_enabled: bool = True) -> None:
         self._config = config
+        self._claims_enabled = claims_enabled
         self._own = threading.local()
         if cluster is not None:
             self._own.cluster = cluster
@@ -65,8 +69,9 @@ class InCluster:
         }
         crds = frozenset(one["metadata"]["name"] for one in cluster.items(kube.CUSTOM_RESOURCES, dict[str, Any]))
         return Facts(
-            templates=listed[kube.TEMPLATES], claims=listed[kube.CLAIMS], classes=listed[kube.CLASSES], crds=crds
-        )
+            templates=listed[kube.TEMPLATES], claims=listed[kube.CLAIMS], classes=listed[kube.CLASSES], crds=crds,
+            claims_enabled=self._claims_enabled,
+        )  # fmt: skip
 
     def active(self, namespace: str, job: str) -> list[str]:
         found = self._maybe(JOB_SETS, job, namespace)

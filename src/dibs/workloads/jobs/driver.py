@@ -1,14 +1,14 @@
 """What makes a job go on: one process at a time drives it, step by step, and any other can go on with it.
 
 A `dibs train` in the foreground drives its own job, a keeper process a detached one, a thread of a gateway those that
-the gateway has accepted (`keeping`). Every step is recorded in the ledger before the next one:
+the gateway has accepted (`keepers`). Every step is recorded in the ledger before the next one:
 
     queued      a place in the queue for all ranks of the stage; in one transaction they are booked, and it is
     creating    created, proved, then started together; if one cannot be, none is, and it is queued again or fails
     running     looked after: a rank that fails, success, the deadline, what the user wants
     stopping    all ranks are ended and proved gone, then it is what `then` says
 
-A driver that is killed leaves one of these states behind. Whoever takes over undoes what was being created, goes on
+A driver that is killed leaves one of these states behind. A successor undoes what was being created, goes on
 stopping what was being stopped, and looks after what runs. No rank is ever left running alone.
 """
 
@@ -27,10 +27,10 @@ from dibs.errors import BackendUnavailable, Busy, Conflict, DibsError, NotFound,
 from dibs.ledger.jobs import JobBook, JobRow, JobState
 from dibs.ledger.rows import encode
 from dibs.ledger.store import new_id
-from dibs.plan.planner import Refusal
+from dibs.plan.decision import Refusal
 from dibs.process import boottime, myself
 from dibs.sandbox import Sandbox, SandboxId
-from dibs.workloads import late
+from dibs.workloads import orphans
 from dibs.workloads.booking import Booking, Order, together
 from dibs.workloads.delivery import Delivery, Run, ledger_away
 from dibs.workloads.explain import meant_for
@@ -82,12 +82,19 @@ class Driver:
         self._compared = 0.0
         self._plan: JobPlan | None = None
         self._planned_for = b""
+        self._port: ports.Port | None = None
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> JobRow:
         """Until the job has ended or is suspended, another process has it, or `stopping` says so; the row as it was
         last seen."""
+        try:
+            return self._run(stopping)
+        finally:
+            self._release_port()
+
+    def _run(self, stopping: Callable[[], bool]) -> JobRow:
         pause = 0.0
         while not stopping():
             if pause:
@@ -236,7 +243,9 @@ class Driver:
             row = self._book.job(self._row.id)
             if row.wanted != "run" or row.fence != self._fence:
                 return None
-            port = ports.choose(ledger, row.id, orders)
+            self._release_port()
+            self._port = ports.choose(ledger, row.id, orders)
+            port = self._port.number
             orders = [msgspec.structs.replace(order, spec=with_port(order.spec, port, ports.USUAL)) for order in orders]
             booked = booking.book(orders, inventory, ticket, waits=ticket is not None)
             if isinstance(booked, Refusal):
@@ -251,6 +260,11 @@ class Driver:
             self._move("creating", status)
         waves = {rank.number: rank.wave for rank in self._planned().ranks}
         return [Run(one.order, one.prepared, wave=waves[one.order.rank]) for one in booked], status
+
+    def _release_port(self) -> None:
+        if self._port is not None:
+            self._port.release()
+            self._port = None
 
     def _create(self, runs: list[Run], status: Status) -> float:
         try:
@@ -296,7 +310,7 @@ class Driver:
         return next((one.id for one in self._w.ledger.tickets() if one.sandbox_id == self._row.id), None)
 
     def _look_around(self) -> None:
-        """Whoever waits sees to it that what has ended is freed."""
+        """A waiting process also frees what has ended."""
         now = boottime()
         if self._compare and now - self._compared >= _THOROUGH:
             self._compared = now
@@ -467,7 +481,7 @@ class Driver:
                     self._w.registry.get(row.backend, row.uid).delete(handle_of(row))
                 except BackendUnavailable as error:
                     # Its devices are free. What its engine still has of it is removed when the engine is back.
-                    late.expect(self._w.home, handle_of(row))
+                    orphans.expect(self._w.home, handle_of(row))
                     self._book.tell(self._row, "job.leftover", f"sandbox {row.id}: {error}")
 
     def _leave_queue(self, why: str) -> None:

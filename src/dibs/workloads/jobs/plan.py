@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dibs.backends.installed import declared
 from dibs.home import Home
 from dibs.request.spec import SandboxSpec
 from dibs.train.names import NODE, ancestor, pod_spec
@@ -20,7 +21,6 @@ from dibs.workloads.jobs import stages
 from dibs.workloads.jobs.model import JobSpec, RankStatus
 from dibs.workloads.jobs.pods import IMAGE_OPTIONAL, Pod
 from dibs.workloads.jobs.volumes import Volumes
-from dibs.workloads.registry import ENGINES
 
 Json = dict[str, Any]
 
@@ -94,8 +94,7 @@ def plan_job(spec: JobSpec, home: Home, job_id: str, tenant: str, backend: str) 
     for number, rank in enumerate(ranks_of(rendered, facts)):
         pod = pod_spec(by_name[rank.job])
         network = "host" if pod.get("hostNetwork") else options.network
-        if not network and backend in ENGINES:
-            network = "private"  # a network for this job alone, where its ranks have names
+        network = network or declared(backend).peer_network  # where its ranks have names
         path = f"spec.replicatedJobs[{places[rank.job]}].template.spec.template.spec"
         # Every rank of a replicated job is the same: what is wrong with one is said once.
         trouble = found if rank.job not in seen else Refusals()

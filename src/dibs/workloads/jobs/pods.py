@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dibs.backends.installed import declared
 from dibs.errors import InvalidRequest, Problem
 from dibs.quantity import Quantity
 from dibs.request.model import Request
@@ -73,7 +74,7 @@ class Pod(msgspec.Struct):
         if self.container.get("command"):
             words["entrypoint"] = []
         image = self.container.get("image", "")
-        if image and not (backend == "local" and self.image_optional):
+        if image and not (declared(backend).root == "host" and self.image_optional):
             words["image"] = image
         if network:
             words["network"] = network
@@ -211,7 +212,7 @@ class Pod(msgspec.Struct):
             from dibs.request.claim import claim_of
 
             both = claim_of(resources, self.name)
-            assert both is not None  # it wishes for GPUs
+            assert both is not None  # it asks for GPUs
             requests += [{**one, "name": f"extended-{one['name']}"} for one in both["spec"]["devices"]["requests"]]
         return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
 
@@ -235,6 +236,10 @@ class Pod(msgspec.Struct):
             found["read_only"] = True
         return found
 
+    def _user(self) -> int | None:
+        said = {**self.spec.get("securityContext", {}), **self.container.get("securityContext", {})}
+        return said.get("runAsUser")
+
     def _mounts(self) -> tuple[list[str], str]:
         """Mounts, and the size of /dev/shm where a volume in memory lies there."""
         mounts: list[str] = []
@@ -252,7 +257,8 @@ class Pod(msgspec.Struct):
             if memory and one["mountPath"].rstrip("/") == "/dev/shm":  # noqa: S108 - a path of a pod
                 shm = str(source["emptyDir"].get("sizeLimit", "")) or "1Gi"
                 continue
-            folder = self.volumes.source(self.name, source, self.found, f"{self.path}.volumes[{one['name']}]")
+            where = f"{self.path}.volumes[{one['name']}]"
+            folder = self.volumes.source(self.name, source, self.found, where, self._user())
             if folder is not None:
                 writable = "" if one.get("readOnly") or folder.read_only else ":rw"
                 mounts.append(f"{folder.path}:{one['mountPath']}{writable}")

@@ -1,7 +1,9 @@
 """Where the ranks of a job meet: the port of the rendezvous.
 
 In a network of their own it is always the usual one. On the host's network other jobs, and anything else, may have it:
-then a free one is chosen, in the transaction that books the ranks, so that two jobs never choose the same.
+then a free one is chosen, in the transaction that books the ranks, so that two jobs of a ledger never choose the same.
+Every user has a ledger of their own, and a rank takes a while before it listens: so the driver of a job also holds a
+name for its port, an abstract socket, which all processes in that network see.
 """
 
 from __future__ import annotations
@@ -24,20 +26,47 @@ _TRIED = 500  # ports above the usual one
 _STATUS = msgspec.json.Decoder(Status)
 
 
-def choose(ledger: Ledger, job_id: str, orders: Sequence[Order]) -> int:
+class Port:
+    """A chosen port. `hold`: keeps it from other jobs of this host, until it is released or this process ends."""
+
+    def __init__(self, number: int, hold: socket.socket | None = None) -> None:
+        self.number = number
+        self._hold = hold
+
+    def release(self) -> None:
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
+
+
+def choose(ledger: Ledger, job_id: str, orders: Sequence[Order]) -> Port:
     """The port of a job's next attempt. Part of the transaction that books its ranks."""
     first = orders[0]
     network, _ = settle(first.spec, first.backend, gateway=first.who.gateway)
     if network != "host":
-        return USUAL
+        return Port(USUAL)
     taken = {_STATUS.decode(row.status).port for row in JobBook(ledger).jobs(live_only=True) if row.id != job_id}
-    for port in range(USUAL, USUAL + _TRIED):
-        if port not in taken and _free(port):
-            return port
+    for number in range(USUAL, USUAL + _TRIED):
+        if number in taken or (hold := _held(number)) is None:
+            continue
+        if _free(number):
+            return Port(number, hold)
+        hold.close()
     raise BackendUnavailable(
         f"none of the ports {USUAL} to {USUAL + _TRIED - 1} is free", field="port", value=str(USUAL),
         code="NO_FREE_PORT", remedy="end what listens there, or ask for a private network",
     )  # fmt: skip
+
+
+def _held(port: int) -> socket.socket | None:
+    """The name of the port, for this process; None if another one has it."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        one.bind(f"\0dibs-rendezvous-{port}")
+    except OSError:
+        one.close()
+        return None
+    return one
 
 
 def _free(port: int) -> bool:

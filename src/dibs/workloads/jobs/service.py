@@ -1,7 +1,7 @@
 """The use cases of training jobs: submit one, look at it, suspend, resume and remove it, read its logs and receipts.
 
 `dibs train` and the gateway call it. Everything that is said of a job is written in the ledger, and the process that
-drives the job (`keeping`, `driver`) acts on it; so a caller need not be, nor wait for, the one that drives.
+drives the job (`keepers`, `driver`) acts on it; so a caller need not be, nor wait for, the one that drives.
 
     jobs = Jobs(workloads)
     job = jobs.submit(Objects(job, runtime, claims), Options(backend="local"))     # checked as a whole, then queued
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dibs.backends.installed import declared
 from dibs.backends.port import Backend, scheduler_of
 from dibs.errors import Conflict, InvalidRequest, NotFound, Problem, Unsupported
 from dibs.ledger.jobs import JobBook, JobId, JobRow, Wanted
 from dibs.ledger.rows import Event
 from dibs.ledger.store import new_id
-from dibs.plan.planner import Refusal
+from dibs.plan.decision import Refusal
 from dibs.process import absent, myself
 from dibs.receipt import Receipt
 from dibs.sandbox import SandboxId
@@ -62,7 +63,7 @@ class Jobs:
 
     def check(self, objects: Objects, options: Options | None = None) -> tuple[Backend, JobPlan]:
         """Where a job would run, and as what. Raises with every reason why it cannot; nothing is changed."""
-        return self._choose(JobId("job-check"), JobSpec(objects, options or Options()))
+        return self._choose(JobId("job-check"), JobSpec(_with_key(objects), options or Options()))
 
     def submit(
         self, objects: Objects, options: Options | None = None, *, attended: bool = False, alone: bool = False
@@ -70,7 +71,7 @@ class Jobs:
         """Accept a job, or raise with every reason and nothing changed. It is queued, or suspended if it says so; who
         drives it makes it run. `attended`: it ends with this process. `alone`: no ended job may have its name."""
         who, job_id = self._w.identity, JobId(new_id("job"))
-        spec = JobSpec(objects, options or Options())
+        spec = JobSpec(_with_key(objects), options or Options())
         backend, plan = self._choose(job_id, spec)
         suspended, now = bool(objects.job["spec"].get("suspend")), time.time()
         processes = plan.rendered.processes
@@ -112,6 +113,11 @@ class Jobs:
         if scheduler_of(backend) is not None:
             reason = "the scheduler of a cluster places sandboxes one by one, so a job could get half of its devices"
             raise Unsupported(Problem("GROUP_INVALID", "backend", name, reason, "choose a backend of this host"))
+        own_addresses = declared(name).peer_network == "private"
+        if "mpi" in spec.objects.runtime["spec"].get("mlPolicy", {}) and len(plan.ranks) > 1 and not own_addresses:
+            reason = "its ranks share one network: MPI's launcher would start every process beside itself"
+            remedy = "choose docker or podman, where each rank has an address of its own, or one node"
+            raise Unsupported(Problem("MPI_NEEDS_ADDRESSES", "backend", name, reason, remedy))
         problems: list[Problem] = []
         for rank in plan.ranks:
             sandbox = rank.spec
@@ -239,7 +245,7 @@ class Jobs:
         return self.get(row.id)
 
     def delete(self, reference: str, *, wait: bool = True) -> None:
-        """End it, if it lives, and forget it. `wait`: until it is gone; else whoever drives it sees to that."""
+        """End it, if it lives, and forget it. `wait`: until it is gone; else its driver sees to that."""
         row = self._mine(self._row(reference))
         book = JobBook(self._w.ledger)
         if not row.live:
@@ -259,7 +265,7 @@ class Jobs:
                 self._forget(now)
                 return
             if now.state == "suspended" or absent(now.owner):
-                from dibs.workloads.jobs.keeping import drive_now
+                from dibs.workloads.jobs.keepers import drive_now
 
                 drive_now(self._w, now)
                 continue
@@ -333,3 +339,12 @@ def rank_named(job: Job, rank: str) -> str:
     raise InvalidRequest(
         "there is no such rank", field="rank", value=rank, code="RANK_NOT_FOUND", remedy=f"the ranks are {known}"
     )
+
+
+def _with_key(objects: Objects) -> Objects:
+    """With a key pair for this job alone, where it is an MPI job and none was given."""
+    if objects.ssh_key is not None or "mpi" not in objects.runtime["spec"].get("mlPolicy", {}):
+        return objects
+    from dibs.workloads.jobs import ssh_keys
+
+    return msgspec.structs.replace(objects, ssh_key=ssh_keys.made())

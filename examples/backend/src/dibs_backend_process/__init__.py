@@ -1,0 +1,1 @@
+"""A backend for dibs: child processes, without any isolation. An example, not for use."""

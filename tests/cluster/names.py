@@ -3,8 +3,9 @@
     python -m tests.cluster.names ADDRESS KUBECONFIG
 
 `NAME.NAMESPACE.svc.cluster.local` is answered with the addresses of the service's ready pods, as a real one does for
-headless services. There is no kube-proxy here, so it is done for all services. Every other name does not exist. The
-`keeper` starts it where there are real nodes.
+headless services; `HOSTNAME.NAME.NAMESPACE.svc.cluster.local` with that of the ready pod of this hostname. There is no
+kube-proxy here, so it is done for all services. Every other name does not exist. The `keeper` starts it where there are
+real nodes.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ def question(packet: bytes) -> tuple[str, int, int]:
 def addresses(cluster: Cluster, name: str) -> list[str] | None:
     """The pods behind a service; None: there is no such name."""
     words = name.removesuffix(f".svc.{DOMAIN}").split(".")
-    if not name.endswith(f".svc.{DOMAIN}") or len(words) != 2:
+    if not name.endswith(f".svc.{DOMAIN}") or len(words) not in (2, 3):
         return None
-    service, namespace = words
+    *hostname, service, namespace = words
     slices = cluster.items(ENDPOINTS, dict[str, Any], namespace, labels=f"kubernetes.io/service-name={service}")
     if not slices:
         return None
     ready = [one for found in slices for one in found.get("endpoints") or () if one["conditions"].get("ready")]
+    if hostname:
+        ready = [one for one in ready if one.get("hostname") == hostname[0]]
+        if not ready:
+            return None
     return [address for one in ready for address in one["addresses"]]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from tests.cluster import images
-from tests.cluster.name_server import NameServer
 from tests.cluster.node_driver import NVIDIA, NodeProcess
 from tests.cluster.place import Place
 from tests.cluster.running import RunningCluster
@@ -53,13 +52,6 @@ def programs(nodes: RunningCluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def names(place: Place) -> Iterator[NameServer]:
-    found = NameServer(place.running, place.namespace)
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def cards(place: Place, tmp_path: Path) -> Iterator[NodeProcess]:
     """Four cards on node-a, asked for as everywhere: a class stands behind the extended resource."""
     spec = {
@@ -77,11 +69,9 @@ def cards(place: Place, tmp_path: Path) -> Iterator[NodeProcess]:
     place.cluster.delete(kube.CLASSES, NVIDIA)
 
 
-def run(
-    place: Place, names: NameServer, policy: str, command: list[str], env: dict[str, str]
-) -> tuple[ClusterJob, str]:
+def run(place: Place, policy: str, command: list[str], env: dict[str, str]) -> tuple[ClusterJob, str]:
     words = ["sh", "-c", SEES, "sh", *command]
-    what = training(ON_NODE, policy, words, env, pod={**names.pod, "restartPolicy": "Never"})
+    what = training(ON_NODE, policy, words, env, pod={"restartPolicy": "Never"})
     jobs = ClusterJobs(place.cluster, place.namespace)
     jobs.submit(what.job, what.runtime)
     place.until(lambda: bool(place.pods()), "there are pods")
@@ -105,19 +95,17 @@ def run(
     return shown, said
 
 
-def test_torchrun_on_two_ranks_with_two_processes_each(
-    place: Place, programs: None, cards: NodeProcess, names: NameServer
-) -> None:
+def test_torchrun_on_two_ranks_with_two_processes_each(place: Place, programs: None, cards: NodeProcess) -> None:
     env = {**frameworks.TORCH_ENV, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
-    _, said = run(place, names, "torch", ["torchrun", "/programs/torch_allreduce.py"], env)
+    _, said = run(place, "torch", ["torchrun", "/programs/torch_allreduce.py"], env)
     for rank in range(4):
         assert f"rank {rank} of 4: all-reduce gives 6," in said
         assert f"rank {rank}: y = 3.00 x + 1.00" in said
 
 
-def test_jax_on_two_ranks(place: Place, programs: None, cards: NodeProcess, names: NameServer) -> None:
+def test_jax_on_two_ranks(place: Place, programs: None, cards: NodeProcess) -> None:
     env = {"PYTHONPATH": frameworks.JAX_PATH, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
-    _, said = run(place, names, "jax", ["python3", "/programs/jax_gather.py"], env)
+    _, said = run(place, "jax", ["python3", "/programs/jax_gather.py"], env)
     for rank in range(2):
         assert f"rank {rank} of 2: gather gives 1," in said
         assert f"rank {rank}: y = 3.00 x + 1.00" in said

@@ -31,6 +31,7 @@ from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.kube import client as kube
 from dibs.ledger.store import Ledger
+from dibs.ledger.tokens import Tokens
 
 PERSISTENT_VOLUMES = kube.Resource("v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 TENANTS = """
@@ -124,6 +125,9 @@ def _place(home: Home, folder: Path, backend: str, image: str, settings: str) ->
     finally:
         code = gateway.stop()
         end_all(home)
+        with Ledger(home) as ledger:  # the next file may have a gateway on the same home
+            for one in Tokens(ledger).list():
+                Tokens(ledger).revoke(one.id)
     assert code == 0, gateway.log[-4000:]
     trouble = gateway.log.partition("Traceback")[2]
     assert not trouble, trouble[:8000]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dibs.backends.declaration import Declaration
 from dibs.backends.installed import ON_HOST, find
-from dibs.backends.port import Backend
 from dibs.errors import Unsupported
 from dibs.workloads.registry import Registry
 
@@ -17,7 +16,7 @@ def _as_root(kind: Declaration) -> bool:
 class HostRegistry(Registry):
     """Engines are root's own: control of an engine is control of the machine."""
 
-    def get(self, name: str, uid: int | None = None) -> Backend:
+    def permit(self, name: str, uid: int | None) -> None:
         found = find(name)
         if found is not None and _as_root(found) and uid not in (None, 0):
             raise Unsupported(
@@ -25,4 +24,3 @@ class HostRegistry(Registry):
                 field="backend", value=name, code="ENGINE_NOT_FOR_USERS",
                 remedy=f"use --backend {ON_HOST}; only root may use engines through the host service",
             )  # fmt: skip
-        return super().get(name, uid)

@@ -184,11 +184,12 @@ class _Verdict(msgspec.Struct):
 
 def _verdict(spec: SandboxSpec, name: str, registry: Registry, world: World, who: Identity) -> _Verdict:
     """Why a backend cannot deliver a request; or what there is to say about how it would."""
-    absent = registry.absent(name)
-    if absent is not None:
-        return _Verdict([absent], error="Unsupported")
     try:
-        backend = registry.get(name, who.uid)  # refused where this user may not have it; the others are explained
+        registry.permit(name, who.uid)  # refused where this user may not have it; the others are explained
+        absent = registry.absent(name)
+        if absent is not None:
+            return _Verdict([absent], error="Unsupported")
+        backend = registry.get(name, who.uid)
         problems = backend_problems(spec, backend, registry) or volume_problems(backend, spec, who.tenant)
         if problems:
             return _Verdict(problems, error="Unsupported")

@@ -62,8 +62,12 @@ class Registry:
         """The images of backends that run on this host's files: what a name stands for."""
         return {"host": "host", **self.settings.images}
 
+    def permit(self, name: str, uid: int | None) -> None:
+        """Raise where a user may not have a backend, whether or not it is there. Here every user may have all."""
+
     def get(self, name: str, uid: int | None = None) -> Backend:
         """A backend; for the sandboxes of a user, if the host service runs them as their users."""
+        self.permit(name, uid)
         user = uid if self._as_user is not None and uid is not None and installed.declared(name).per_user else None
         if (name, user) not in self._made:
             made = self._make(name)

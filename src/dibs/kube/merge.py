@@ -189,8 +189,30 @@ def _reorder(merged: dict[str, Any], rest: dict[str, Any], directive: str, field
     if rule:
         for index, item in enumerate((*result, *order)):
             _key_of(item, rule, f"{where}[{index}]")
-    merged[key] = _in_order(result, order, present or [], rule or "")
+    before = _overwritten(present, patch, rule) if present and patch and rule else present or []
+    merged[key] = _in_order(result, order, before, rule or "")
     rest.pop(key, None)
+
+
+def _overwritten(original: list[Json], patch: list[Json], key: str) -> list[Json]:
+    """The list that `$setElementOrder` sorts by in the reference: the original, over which its merge has written.
+
+    There deletions move what follows to the front and leave the end as it was; additions then fill that end.
+    """
+    if not _are_objects(original, patch, ""):
+        return original
+    kept = list(original)
+    left = list(original)
+    for gone in (item for item in patch if item.get(DIRECTIVE) == "delete"):
+        kept = [item for item in kept if key not in item or not _same(item[key], gone[key])]
+        left[: len(kept)] = kept
+    if any(item.get(DIRECTIVE) == "replace" for item in patch):
+        return left
+    for item in patch:
+        if DIRECTIVE not in item and _find(kept, key, item[key]) is None:
+            left[len(kept) : len(kept) + 1] = [item] if len(kept) < len(original) else []
+            kept.append(item)
+    return left
 
 
 def _check_order(patch: list[Json], order: list[Json], key: str, path: str) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mutants.running import Bench, Outcome
+from mutants.running import Bench, Outcome, RedTests
 from mutants.sampling import Identity, Mutant, equivalents, sample, targets
 
 SEED = 1
@@ -36,6 +36,7 @@ class Work:
         self._until = until
         self._lock = threading.Lock()
         self.outcomes: list[Outcome] = []
+        self.red: dict[tuple[str, ...], str] = {}  # tests that fail without any fault, and what they say
         self.failure: Exception | None = None
 
     def mutants(self, worker: int) -> Iterator[Mutant]:
@@ -54,6 +55,13 @@ class Work:
             if fate == "survived":
                 fate = "equivalent" if known is not None else "SURVIVED"
             print(f"{fate:10} {outcome.seconds:5.1f} s  {outcome.mutant}  {outcome.by}", flush=True)
+
+    def give_up(self, tests: tuple[str, ...], said: str) -> None:
+        """Tests that fail without a fault say nothing about one: their modules are left out, and told at the end."""
+        with self._lock:
+            self.red[tests] = said
+            self._modules = [mutants for mutants in self._modules if not (mutants and mutants[0].target.tests == tests)]
+            print(f"RED        {said.splitlines()[0]}", flush=True)
 
     @property
     def left(self) -> int:
@@ -79,7 +87,10 @@ def main() -> int:
             bench = Bench(root, folder / str(number), [target.module for target in chosen])
             try:
                 for mutant in work.mutants(number):
-                    work.done(bench.try_out(mutant), known.get(mutant.identity))
+                    try:
+                        work.done(bench.try_out(mutant), known.get(mutant.identity))
+                    except RedTests as error:
+                        work.give_up(mutant.target.tests, str(error))
             finally:
                 bench.close()
         except Exception as error:  # noqa: BLE001 - told below: a thread has nobody to raise it to
@@ -111,6 +122,8 @@ def report(work: Work, known: dict[Identity, str]) -> int:
     hung = [one.mutant for one in work.outcomes if one.fate == "hung"]
     for mutant in hung:
         print(f"\nhung: {mutant}\n  in {mutant.mutation.where}")
+    for said in work.red.values():
+        print(f"\nred without any fault, nothing tried: {said}")
     killed = tried - len(survived) - len(hung)
     if work.left:
         print(f"\nthe time was over with {work.left} not tried: set MUTANT_MINUTES")
@@ -119,7 +132,7 @@ def report(work: Work, known: dict[Identity, str]) -> int:
         f"\nmutants: {killed} of {tried} killed ({share:.1f} %), {len(hung)} hung, "
         f"{len(explained)} equivalent, {len(unexplained)} survived"
     )
-    return 1 if unexplained else 0
+    return 1 if unexplained or work.red else 0
 
 
 if __name__ == "__main__":

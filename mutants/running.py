@@ -36,6 +36,10 @@ class Outcome(NamedTuple):
     by: str = ""  # the test that noticed
 
 
+class RedTests(Exception):
+    """The tests of a module fail without any fault."""
+
+
 class Server:
     """A pytest that has collected the tests of a module and runs them in forks (`mutants.loop`)."""
 
@@ -53,7 +57,8 @@ class Server:
         self._answers = self._channel.makefile("r")
         first = self.ask(None, LONGEST, trace=[str(tree / module) for module in modules])
         if first["fate"] != "passed":
-            raise RuntimeError(f"{' '.join(tests)} without any fault: {first}\n{self.log.read_text()[-3000:]}")
+            self.close()
+            raise RedTests(f"{' '.join(tests)}: {first}\n{self.log.read_text()[-3000:]}")
         self.tests: dict[str, Any] = first["tests"]
         self._load = first["loaded"]
 
@@ -115,6 +120,7 @@ class Bench:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+            self._server = None
             self._clear()
 
     def _serving(self, target: Target) -> Server:

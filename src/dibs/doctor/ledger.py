@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from dibs.devices.host import Roots, read_text
 from dibs.doctor.finding import Finding, Scene
 from dibs.home import HOST_WIDE, Home
+from dibs.ledger import ballast
 from dibs.ledger.kernels import NETWORK, file_system_of
 from dibs.quantity import human_bytes
 from dibs.settings import load_settings
@@ -134,6 +135,9 @@ def soundness(home: Home) -> Finding:
         with closing(sqlite3.connect(f"{home.ledger.absolute().as_uri()}?mode=ro", uri=True, timeout=2)) as ledger:
             answers = [str(row[0]) for row in ledger.execute("PRAGMA quick_check(5)")]
     except sqlite3.Error as error:
+        if ballast.is_full(home.state):
+            why = f"SQLite needs a little room beside it, and says: {error}"
+            return Finding("ledger.sound", "warn", f"{home.ledger} was not checked: its disk is full", why)
         answers = [str(error)]
     if answers == ["ok"]:
         return Finding("ledger.sound", "ok", f"{home.ledger} is sound")

@@ -14,7 +14,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,14 @@ class SqliteDatabase:
                 check_private(path.with_name(path.name + beside), home)
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
+        self._only_reads = False
         try:
             with explained(path):
                 self._file = _identity(path)
                 try:
                     self._prepare()
                 except sqlite3.OperationalError:
-                    if not ballast.is_full(home.state) or _size(f"{path}-wal"):
+                    if not ballast.is_full(home.state):
                         raise
                     self._read_only()
         except BaseException:
@@ -63,9 +64,13 @@ class SqliteDatabase:
     def _read_only(self) -> None:
         """Without room for the files beside it, a ledger that no process has open can still be read."""
         self._connection.close()
-        self._connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None, check_same_thread=False
-        )
+        self._only_reads = True
+        if _size(f"{self.path}-wal"):
+            self._connection = _copied(self.path)
+        else:
+            self._connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None, check_same_thread=False
+            )
         self._connection.row_factory = sqlite3.Row
         if self._version() != SCHEMA:
             raise sqlite3.OperationalError("database or disk is full")
@@ -76,12 +81,15 @@ class SqliteDatabase:
             raise _translate(sqlite3.OperationalError("database or disk is full"), self.path)
 
     def _same_file(self) -> None:
-        """If the file was deleted or replaced, ours is one that no other process sees: open the new one."""
-        if self._connection.in_transaction or _identity(self.path) == self._file:
+        """If the file was deleted or replaced, ours is one that no other process sees: open the new one. The same
+        once a disk that was full has room."""
+        if self._connection.in_transaction:
             return
-        self._connection.close()
-        self._open()
-        if self.on_replaced is not None:
+        replaced = _identity(self.path) != self._file
+        if replaced or (self._only_reads and not ballast.is_full(self._home.state)):
+            self._connection.close()
+            self._open()
+        if replaced and self.on_replaced is not None:
             self.on_replaced()
 
     def _prepare(self) -> None:
@@ -183,6 +191,17 @@ class _Row(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         words = f"malformed database schema: no column {name}"
         raise _translate(sqlite3.DatabaseError(words), Path("ledger.db"))
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """A copy in memory, for reading. A killed process has left its last commits in the journal, and the index of a
+    journal is a file, unless one process has the ledger alone: it has it for the time of the copy."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    with closing(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as alone:
+        alone.execute("PRAGMA locking_mode = EXCLUSIVE")
+        alone.backup(copy)
+    copy.execute("PRAGMA query_only = ON")
+    return copy
 
 
 def _size(path: str) -> int:

@@ -13,7 +13,8 @@ What cannot be proved (another host's, another pid namespace's, an engine that d
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status, scheduler_of, survey
 from dibs.errors import BackendUnavailable, DibsError, NotFound, StateError
@@ -51,6 +52,17 @@ def reconcile(ledger: Ledger, registry: Registry, only: Collection[str] | None =
         orphans.sweep(registry.home, registry)
     drop_void(ledger)
     return ended
+
+
+@contextmanager
+def room_or_later() -> Iterator[None]:
+    """For readers: on a full disk nothing can be recorded, so what has ended stays booked until there is
+    room. What is booked can be read all the same."""
+    try:
+        yield
+    except StateError as error:
+        if error.code != "DISK_FULL":
+            raise
 
 
 def _end_broken_groups(ledger: Ledger, registry: Registry) -> list[str]:

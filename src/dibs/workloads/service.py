@@ -42,7 +42,7 @@ from dibs.process import absent, myself
 from dibs.receipt import Receipt
 from dibs.sandbox import Sandbox, SandboxId, SandboxState
 from dibs.workloads.identity import Identity, this_process
-from dibs.workloads.reconcile import finish, handle_of, reconcile
+from dibs.workloads.reconcile import finish, handle_of, reconcile, room_or_later
 from dibs.workloads.registry import Registry
 from dibs.workloads.world import look_around, started_by_dibs, states_of, world_of
 
@@ -119,7 +119,8 @@ class Workloads:
             settings, clusters = self.registry.settings, self.registry.clusters
             self._ledger = Ledger(self.home, settings.ledger or None, clusters)
             if self._compare:
-                reconcile(self._ledger, self.registry)
+                with room_or_later():
+                    reconcile(self._ledger, self.registry)
                 self._keep_jobs(self._ledger)
         return self._ledger
 

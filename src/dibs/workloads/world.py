@@ -25,7 +25,7 @@ from dibs.plan.device_state import DeviceState, Judge
 from dibs.process import ProcessName, absent, name_of, node_name
 from dibs.workloads.identity import Identity
 from dibs.workloads.queue import in_front, request_of
-from dibs.workloads.reconcile import handle_of
+from dibs.workloads.reconcile import handle_of, room_or_later
 from dibs.workloads.registry import Registry
 
 SOMEBODY = "a sandbox"  # what a tenant is told of another's
@@ -162,7 +162,7 @@ def _tell_of_health(ledger: Ledger, inventory: Inventory) -> None:
             detail = f"{device.id}: {broken[device.id]}"
             known = ledger.events(sandbox_id=lease.sandbox_id)
             if not any(event.kind == "lease.unhealthy" and event.detail == detail for event in known):
-                with ledger.writing():
+                with room_or_later(), ledger.writing():
                     ledger.note("lease.unhealthy", sandbox_id=lease.sandbox_id, lease_id=lease.id, detail=detail)
 
 

@@ -211,3 +211,11 @@ def test_what_is_asked_often_is_answered_by_an_index(
         verb(ledger)
     assert [f"SEARCH sandboxes USING INDEX {index}" in " ".join(plan) for plan in plans][-1], plans
     assert not any("TEMP B-TREE" in step for step in plans[-1])
+
+
+def test_a_connection_keeps_few_pages_because_a_gateway_has_one_per_thread(home: Home) -> None:
+    database = SqliteDatabase(home)
+    try:
+        assert [dict(row) for row in database.rows("PRAGMA cache_size")] == [{"cache_size": -256}]
+    finally:
+        database.close()

@@ -24,6 +24,9 @@ from dibs.ledger import ballast
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
 from dibs.ledger.turns import Turns
 
+# KiB of pages that a connection keeps; SQLite's own default is 2 MiB. A gateway has a connection per thread, up to 150,
+# and each would come to keep that much as the ledger grows. The kernel has the pages in its cache anyway.
+_CACHE = 256
 _TURNS: dict[str, _thread.LockType] = {}  # by file; one process has few of them
 
 
@@ -95,6 +98,7 @@ class SqliteDatabase:
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute(f"PRAGMA cache_size = -{_CACHE}")
         version = self._version()
         if version == SCHEMA:
             return

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from dibs.errors import Problem
 from dibs.request.fields import BY_NAME
@@ -19,7 +21,7 @@ def _unchanged(amount: int) -> int:
     return amount
 
 
-class PlainField(NamedTuple):
+class PlainField(msgspec.Struct, frozen=True):
     """How a backend delivers one of them.
 
     name      of the field in the table of fields

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from dibs.errors import DibsError, Internal, exit_code_of
@@ -20,11 +19,11 @@ def exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
-        return 128 + signal.SIGINT
+        return 128 + 2  # SIGINT; the module `signal` takes longer to load than this one
     except BrokenPipeError:
         # The reader of our output has gone, and nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return 128 + 13  # SIGPIPE
     except DibsError as error:
         _tell(error, arguments)
         return exit_code_of(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from dibs.cli import lean
 from dibs.cli.characters import forgive
 from dibs.cli.verb import Misuse, Verb
 from dibs.cli.verbs import COMMANDS
@@ -21,7 +22,7 @@ def run(arguments: list[str]) -> int | None:
     """The exit code; None if this is for click. Nothing has been done then."""
     if not arguments or arguments[0] not in VERBS or COMPLETION in os.environ:
         return None
-    _load_msgspec()
+    lean.load()
     import importlib
 
     name, *words = arguments
@@ -37,17 +38,3 @@ def run(arguments: list[str]) -> int | None:
         return exit_code(lambda: declared.function(**values), arguments)
     except Misuse:
         return None
-
-
-def _load_msgspec() -> None:
-    """Load msgspec without typing_extensions, which takes a third of its time where something else has installed it.
-
-    msgspec asks it for names that `typing` has in every Python that we support, and takes them from there without it.
-    """
-    if "typing_extensions" in sys.modules:
-        return
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    try:
-        import msgspec  # noqa: F401
-    finally:
-        del sys.modules["typing_extensions"]

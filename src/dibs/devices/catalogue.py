@@ -100,11 +100,13 @@ MODELS: tuple[Model, ...] = (
     Model("Flex-170", "Intel Data Center GPU Flex 170", "intel", 14248, 16, "Xe-HPG", pci=(0x56C0,)),
     Model("Arc-B580", "Intel Arc B580 Graphics", "intel", 12216, 12, "Xe2-HPG", pci=(0xE20B,)),
 )
+_BY_KEY = {model.key: model for model in MODELS}
 
 
 def find(name: str) -> Model | None:
     """The model of that short name or product name; case, spaces, hyphens and underscores do not count."""
-    return _by_name().get(_squeeze(name))
+    known = _BY_KEY.get(name)  # as it is written nearly always
+    return known if known is not None else _by_name().get(_squeeze(name))
 
 
 def find_pci(vendor_id: int, device_id: int) -> Model | None:

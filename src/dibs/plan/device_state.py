@@ -8,7 +8,6 @@ told all the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,13 +36,6 @@ class DeviceState(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class Standing(NamedTuple):
-    """How a device stands, and who has it or shares of it."""
-
-    state: str
-    holders: tuple[Holder, ...]
-
-
 class Judge:
     """Judges the devices of one world."""
 
@@ -51,7 +43,8 @@ class Judge:
         self._world = world
         self._cut = _cut_cards(world.holders)
 
-    def standing(self, device: Device) -> Standing:
+    def standing(self, device: Device) -> tuple[str, tuple[Holder, ...]]:
+        """How a device stands, and who has it or shares of it."""
         world = self._world
         holder = self._holder(device)
         shared = world.shares.get(device.id) if holder is None else None
@@ -68,7 +61,7 @@ class Judge:
             state = "shared"
         else:
             state = "external" if device.used_by else "free"
-        return Standing(state, holders)
+        return state, holders
 
     def verdict(self, device: Device, *, allow_busy: bool, kept_for: str) -> Verdict:
         """Whether a device that fits can be had. `kept_for`: why it is kept for a request in front, if it is."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dibs.backends import tar_extract, tar_reader
 from dibs.errors import InvalidRequest, StateError
 
 
@@ -54,6 +53,8 @@ def unpacked(path: Path, store: Path) -> Path:
         draft.mkdir(mode=0o755)
     except OSError as error:
         raise StateError(f"the root archive cannot be kept: {error.strerror}", field="root", value=str(path)) from error
+    from dibs.backends import tar_extract, tar_reader  # few sandboxes have an archive for a root
+
     try:
         with path.open("rb") as stream:
             tar_extract.unpack_into(str(draft), stream, lambda: None, root=True)

@@ -44,7 +44,7 @@ def named(text: str, what: str, ours: Answer, theirs: Answer, again: Callable[[]
             return "panics"
         if _EMPTY.search(text) and re.search(r"(expected type|but found) '(any|dyn)'", refused_there):
             return "empty literals"
-        return "index of a wrong type" if "invalid qualifier type: *types." in refused_there else ""
+        return "index of a wrong type" if "invalid qualifier type: " in refused_there else ""
     if what == "refused here":
         if "p{Greek}" in text and "Greek" in refused_here:
             return "scripts"

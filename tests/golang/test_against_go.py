@@ -87,6 +87,18 @@ EXPRESSIONS = [
     "[optional.of({'b': 1})][0].b",
     "url('http://[1.2.3.4]:80/x')",
     "cidr('10.0.0.0/8').containsCIDR(dyn('10.0.0.0/9'))",
+    "format.dns1123Label().validate('a.b').value() == ['must not contain dots']",
+    "['x'].exists_one(.v1, true)",
+    "['x'].exists_one(.v1, .v1 == 'x')",
+    "[1].sortBy(.v1, .v1) == [1]",
+    "[dyn(true)].flatten().isSorted()",
+    "[dyn(1.0)].flatten().max() == 1.0",
+    "dyn([[1]]).isSorted()",
+    "dyn([1]).flatten() == [1]",
+    "[dyn(duration('1s')), dyn(ip('::1'))].sum() == duration('1s')",
+    "device.attributes['a'].?s[?(1 / 2)].hasValue()",
+    "device.attributes['a'].?s[?(1 / 0)].hasValue()",
+    "device.attributes['a'].?s[(1 / 0)].hasValue()",
 ]
 
 

@@ -260,7 +260,7 @@ class Checker:
             node.overloads.append(overload)
             # What the first fit binds is bound for those after it, as in cel-go.
             self.bindings = trial
-            if any(is_dynamic(resolve(trial, kind)) for kind in kinds):
+            if any(_holds_dyn(trial, kind) for kind in kinds):
                 self.guessed.update(fresh.name for fresh in names.values() if fresh.name not in trial)
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
@@ -437,3 +437,9 @@ _METHODS: Final[dict[type[Node], str]] = {
     Bind: "bind",
     OptionalMap: "optional_map",
 }
+
+
+def _holds_dyn(bindings: Bindings, kind: Type) -> bool:
+    """Whether a type is dyn, or a list, map or optional with dyn in it."""
+    kind = resolve(bindings, kind)
+    return is_dynamic(kind) or any(_holds_dyn(bindings, one) for one in kind.params)

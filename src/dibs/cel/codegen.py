@@ -33,7 +33,7 @@ from dibs.cel.nodes import (
 )
 from dibs.cel.regex import compile_regex
 from dibs.cel.types import Type, is_dynamic
-from dibs.cel.values import Optional, Uint, equals
+from dibs.cel.values import NONE, Optional, Uint, equals
 from dibs.cel.writer import Writer, definition
 
 FILENAME: Final = "<cel>"
@@ -367,13 +367,13 @@ class Generator(Writer):
     def index(self, node: Call) -> tuple[ast.expr, bool] | None:
         part = self.taken()
         operand, _ = self.member_of(node.args[0], part=part)
-        key, _ = self.branch(node.args[1])
         kind, key_kind = node.args[0].type, node.args[1].type
         closed = _is_entry(node.args[0])
+        if kind.kind == "optional" and not closed:
+            return self.step(operand, node.args[1]), True
+        key, _ = self.branch(node.args[1])
         if closed:
             operand = self.helper(operators.held, operand)
-        if kind.kind == "optional" and not closed:
-            return self.present(self.helper(operators.optional_index, operand, key)), True
         self.pay(1)
         if kind.kind == "map" and key_kind.kind in ("string", "int"):
             return self.subscript(operand, key), True
@@ -384,10 +384,21 @@ class Generator(Writer):
     def optional_index(self, node: Call) -> tuple[ast.expr, bool] | None:
         part = self.taken()
         operand, _ = self.member_of(node.args[0], part=part)
-        key, _ = self.branch(node.args[1])
         if _is_entry(node.args[0]):
             operand = self.helper(operators.held, operand)
-        return self.present(self.helper(operators.optional_index, operand, key)), True
+        return self.step(operand, node.args[1]), True
+
+    def step(self, operand: ast.expr, wanted: Node) -> ast.expr:
+        """A step into what may be an optional. Where that is none, the key is not looked at, as in Kubernetes."""
+        operand = self.atom(operand)
+        body, (key, fails) = self.captured(lambda: self.branch(wanted))
+        if not body and not fails:
+            return self.present(self.helper(operators.optional_index, operand, key))
+        result = self.temporary()
+        body.append(assign(result, self.present(self.helper(operators.optional_index, operand, key)), self.line))
+        self.set(result, self.keep(NONE))
+        self.emit(ast.If(self.helper(operators.goes_on, operand), body, []))
+        return load(result, self.line)
 
     # -- logic
 
@@ -534,7 +545,9 @@ def _trusted(kind: Type, param: Type) -> bool:
     """Whether an argument of this static type is sure to be what the parameter asks for."""
     if param.kind in ("param", "dyn", "any"):
         return True
-    return not is_dynamic(kind) and kind.kind != "param" and kind.kind == param.kind
+    if is_dynamic(kind) or kind.kind == "param" or kind.kind != param.kind:
+        return False
+    return all(_trusted(one, wanted) for one, wanted in zip(kind.params, param.params, strict=False))
 
 
 def _plainly_comparable(left: Type, right: Type) -> bool:

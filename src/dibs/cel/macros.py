@@ -23,6 +23,11 @@ def _name(node: Node) -> str:
     return node.name
 
 
+def loop_variable(node: Node) -> str:
+    """The variable of a loop. `.x` is taken, as in Kubernetes, and nothing can refer to it."""
+    return f"@{node.name}" if isinstance(node, Ident) and node.name.startswith(".") else _name(node)
+
+
 def _has(call: Call) -> Node | None:
     if call.target is not None or len(call.args) != 1:
         return None
@@ -38,7 +43,7 @@ def _loop(kind: str, variables: int, conditions: int, results: int) -> Macro:
     def expand(call: Call) -> Node | None:
         if call.target is None or len(call.args) != variables + conditions + results:
             return None
-        names = tuple(_name(argument) for argument in call.args[:variables])
+        names = tuple(loop_variable(argument) for argument in call.args[:variables])
         if len(set(names)) < len(names):
             raise _fail(call.args[1], "the two variables of a macro must have different names")
         return Comprehension(

@@ -155,6 +155,11 @@ def list_index(operand: list[Any], place: int) -> Any:
     return operand[place]
 
 
+def goes_on(operand: Any) -> bool:
+    """Whether a path can be followed any further: it ends at an optional that is none."""
+    return type(operand) is not Optional or operand.present
+
+
 def optional_index(operand: Any, key: Any) -> Optional:
     """``operand[?key]``."""
     if type(operand) is Optional:
@@ -260,11 +265,13 @@ def put_all(made: dict[Any, Any], entry: Any) -> None:
 class Dispatcher:
     """Chooses an overload by the arguments' run-time types, remembering the choice."""
 
-    __slots__ = ("function", "known", "overloads")
+    __slots__ = ("function", "known", "looks_inside", "overloads")
 
     def __init__(self, function: str, overloads: list[Overload]) -> None:
         self.function = function
         self.overloads = overloads
+        # Then the type of an argument does not say enough to remember the choice by it.
+        self.looks_inside = any(param.kind == "list" for overload in overloads for param in overload.params)
         self.known: dict[tuple[type, ...], Callable[..., Any]] = {}
 
     def choose(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
@@ -278,7 +285,9 @@ class Dispatcher:
         kinds = tuple(map(type, arguments))
         implementation = self.known.get(kinds)
         if implementation is None:
-            implementation = self.known[kinds] = self.choose(arguments)
+            implementation = self.choose(arguments)
+            if not self.looks_inside:
+                self.known[kinds] = implementation
         return implementation(*arguments)
 
 

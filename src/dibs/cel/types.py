@@ -127,7 +127,10 @@ _CLASSES: Final = {
 
 
 def accepts(kind: Type, value: Any) -> bool:
-    """Whether a run-time value can be of this type, looking at the outside only. For choosing an overload."""
+    """Whether a run-time value can be of this type. For choosing an overload.
+
+    Of a list the first element is looked at too, as in Kubernetes; not for lists of lists, where `flatten` takes both.
+    """
     name = kind.kind
     if name in ("dyn", "any", "param", "error"):
         return True
@@ -138,7 +141,8 @@ def accepts(kind: Type, value: Any) -> bool:
     if name in _CLASSES:
         return isinstance(value, _CLASSES[name])
     if name == "list":
-        return isinstance(value, list)
+        inner = kind.params[0] if kind.params else kind
+        return isinstance(value, list) and (not value or inner.kind == "list" or accepts(inner, value[0]))
     if name == "map":
         return isinstance(value, dict)
     if name in ("optional", "type"):

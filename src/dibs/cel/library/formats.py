@@ -57,6 +57,7 @@ _VALUE_PROBLEM: Final = (
     f"end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     f"'{_VALUE}')"
 )
+_DOTS: Final = re.compile(_SUBDOMAIN + r"\Z")
 _ASCII_LENGTH: Final = "must be no more than {} bytes"
 
 
@@ -71,7 +72,10 @@ def _name(pattern: str, problem: str, most: int, *, prefix: bool) -> Callable[[s
         # A prefix may end with what a whole name may not: a letter stands for the rest of it.
         masked = text[:-1] + "a" if prefix and len(text) > 1 and text.endswith("-") else text
         found = _too_long(masked, most)
-        return found if compiled.match(masked) else [*found, problem]
+        if compiled.match(masked):
+            return found
+        dots = pattern is _LABEL and _DOTS.match(masked)
+        return [*found, "must not contain dots" if dots else problem]
 
     return check
 

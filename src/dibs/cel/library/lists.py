@@ -6,7 +6,7 @@ from typing import Any, Final
 from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError, CelSyntaxError
 from dibs.cel.library.times import DURATION, TIMESTAMP, Duration
-from dibs.cel.macros import Macro
+from dibs.cel.macros import Macro, loop_variable
 from dibs.cel.nodes import Bind, Call, Comprehension, Conditional, Ident, ListLiteral, Node, Select
 from dibs.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, list_of, parameter
 from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, compare, equals, no_overload, spend
@@ -22,10 +22,10 @@ def _sum(items: list[Any]) -> Any:
     if not items:
         return 0
     kind = type(items[0])
+    if kind not in (int, Uint, float, Duration) or any(type(item) is not kind for item in items):
+        raise no_overload("sum", items)
     if kind is Duration:
         return functools.reduce(lambda a, b: Duration(a.nanos + b.nanos), items)
-    if kind not in (int, Uint, float) or any(type(item) is not kind for item in items):
-        raise no_overload("sum", items)
     total = sum(items) if kind is not float else functools.reduce(lambda a, b: a + b, items)
     if kind is int and not INT_MIN <= total <= INT_MAX:
         raise CelRuntimeError("integer overflow")
@@ -169,15 +169,14 @@ def _sort_by_macro(call: Call) -> Node | None:
     """``list.sortBy(x, key)``: the list is bound to a name, and sorted by the list of keys."""
     if call.target is None or len(call.args) != 2:
         return None
-    if not isinstance(call.args[0], Ident):
-        raise CelSyntaxError("argument must be a simple name", offset=call.args[0].offset)
+    variable = loop_variable(call.args[0])
     if not isinstance(call.target, ListLiteral | Select | Ident | Comprehension | Call | Bind | Conditional):
         raise CelSyntaxError(
             "sortBy can only be applied to a list, identifier, comprehension, call or select expression",
             offset=call.target.offset,
         )
     place = call.offset
-    keys = Comprehension(place, "list", Ident(place, _INPUT), (call.args[0].name,), None, call.args[1])
+    keys = Comprehension(place, "list", Ident(place, _INPUT), (variable,), None, call.args[1])
     return Bind(place, _INPUT, call.target, Call(place, "@sortByAssociatedKeys", Ident(place, _INPUT), [keys]))
 
 

@@ -32,7 +32,7 @@ from dibs.workloads.service import Workloads
 
 LEVELS = (0, 50, 200)
 CLIENTS = 50
-WISH = {
+BODY = {
     "image": {"uri": "host"},
     "entrypoint": ["tail", "-f", "/dev/null"],
     "timeout": 3600,
@@ -114,7 +114,7 @@ def gateway() -> None:
         alive: list[str] = []
         for level in LEVELS:
             alive += bench.ask(
-                "many", path="/v1/sandboxes", clients=10, each=(level - len(alive)) // 10, body=WISH, expect=202
+                "many", path="/v1/sandboxes", clients=10, each=(level - len(alive)) // 10, body=BODY, expect=202
             )["ids"]
             bench.ask("ready", ids=alive)
             print(f"\n  with {level} sandboxes")
@@ -128,7 +128,7 @@ def gateway() -> None:
 
 def _answers(bench: Bench) -> None:
     health = bench.ask("many", path="/health", clients=CLIENTS, each=40)["seconds"]
-    posts = bench.ask("many", path="/v1/sandboxes", clients=CLIENTS, each=4, body=WISH, expect=202)
+    posts = bench.ask("many", path="/v1/sandboxes", clients=CLIENTS, each=4, body=BODY, expect=202)
     line(f"GET /health, {CLIENTS} clients", health)
     line(f"POST /v1/sandboxes, {CLIENTS} clients", posts["seconds"], health, "against /health, goal p99 ≤ 5×")
     bench.ask("ready", ids=posts["ids"])
@@ -140,7 +140,7 @@ def _answers(bench: Bench) -> None:
 
 
 def _life(bench: Bench) -> None:
-    times = bench.ask("life", rounds=15, body=WISH)
+    times = bench.ask("life", rounds=15, body=BODY)
     for name, words in (("accepted", "accepted"), ("ready", "… and ready"), ("output", "… and its first output")):
         line(f"a sandbox: {words}", times[name])
     line("its deletion", times["deleted"])

@@ -43,8 +43,8 @@ class SandboxSpec(PassedFields, frozen=True, kw_only=True, omit_defaults=True):
 
     resources: Request = Request()
 '''
-SPEC_END = """    # By backend, what only that one understands. Ledgers and the native API have it as `wishes`.
-    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict, name="wishes")
+SPEC_END = """    # By backend, what only that one understands.
+    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 """
 SDK_HEAD = '''"""The keyword arguments of the Python API, typed.
 

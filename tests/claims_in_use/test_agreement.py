@@ -52,8 +52,8 @@ FROM = ("", "", "40GB..", "80Gi..")  # no upper bound
 UP_TO = ("80GB", "..24GB", "10GB..45GB", "..12GB", "..100GB")
 
 
-def wishes(memory: tuple[str, ...], *more: str) -> st.SearchStrategy[str]:
-    """One wish in its short form. `more`: further counts."""
+def selectors(memory: tuple[str, ...], *more: str) -> st.SearchStrategy[str]:
+    """One selector in its short form. `more`: further counts."""
     return st.builds(
         lambda *parts: ":".join(part for part in parts if part) or "1",
         st.sampled_from(["", "", "nvidia", "amd", "intel"]),
@@ -66,12 +66,12 @@ def wishes(memory: tuple[str, ...], *more: str) -> st.SearchStrategy[str]:
 
 # -- where the two mean different things: what the tests below leave out
 #
-# `all` beside another wish means the rest that is free; a claim's All means every one that matches, or nothing.
+# `all` beside another selector means the rest that is free; a claim's All means every one that matches, or nothing.
 
 
 def all_meets_what_cannot_be_had(request: Request, inventory: Inventory) -> bool:
-    """The same for one wish: `all` passes over broken cards, and over parts of a card that is given; All does not."""
-    return any(wish.count == ALL for wish in request.gpus) and any(
+    """For one selector too: `all` passes over broken cards and over parts of a given card; All does not."""
+    return any(selector.count == ALL for selector in request.gpus) and any(
         not device.health.ok or device.parent is not None for device in inventory.devices
     )
 
@@ -113,17 +113,17 @@ def agree(request: Request, claim: dict[str, Any] | None, inventory: Inventory) 
 
 
 @settings(max_examples=150)
-@given_values(inventories(), wishes(FROM, "all"))
-def test_one_wish_gets_the_same_devices_from_both(inventory: Inventory, wish: str) -> None:
-    request = parse_request({"gpu": wish})
+@given_values(inventories(), selectors(FROM, "all"))
+def test_one_selector_gets_the_same_devices_from_both(inventory: Inventory, selector: str) -> None:
+    request = parse_request({"gpu": selector})
     assume(not all_meets_what_cannot_be_had(request, inventory))
     agree(request, claim_of(request, "claim"), inventory)
 
 
 @settings(max_examples=150)
-@given_values(inventories(), wishes(FROM), st.sets(st.integers(0, 11), max_size=4))
-def test_the_quick_path_gives_what_the_allocator_gives(inventory: Inventory, wish: str, taken: set[int]) -> None:
-    request = parse_request({"gpu": wish})
+@given_values(inventories(), selectors(FROM), st.sets(st.integers(0, 11), max_size=4))
+def test_the_quick_path_gives_what_the_allocator_gives(inventory: Inventory, selector: str, taken: set[int]) -> None:
+    request = parse_request({"gpu": selector})
     held: dict[str, str] = {device.id: "train" for number, device in enumerate(inventory.devices) if number in taken}
     quick = Free(inventory, {unit_key(name, simulated=True) for name in held}).first(request)
     assume(quick is not None)
@@ -133,8 +133,8 @@ def test_the_quick_path_gives_what_the_allocator_gives(inventory: Inventory, wis
 
 
 @settings(max_examples=150)
-@given_values(inventories(), st.lists(wishes(FROM), min_size=2, max_size=3))
-def test_several_wishes_get_the_same_devices_from_both(inventory: Inventory, several: list[str]) -> None:
+@given_values(inventories(), st.lists(selectors(FROM), min_size=2, max_size=3))
+def test_several_selectors_get_the_same_devices_from_both(inventory: Inventory, several: list[str]) -> None:
     request = parse_request({"gpu": several})
     agree(request, claim_of(request, "claim"), inventory)
 
@@ -143,14 +143,14 @@ def test_several_wishes_get_the_same_devices_from_both(inventory: Inventory, sev
 
 
 @settings(max_examples=150)
-@given_values(inventories(), wishes(UP_TO))
-def test_one_wish_that_may_get_parts_gets_the_same_from_both(inventory: Inventory, wish: str) -> None:
-    request = parse_request({"gpu": wish})
+@given_values(inventories(), selectors(UP_TO))
+def test_one_selector_that_may_get_parts_gets_the_same_from_both(inventory: Inventory, selector: str) -> None:
+    request = parse_request({"gpu": selector})
     agree(request, claim_of(request, "claim"), inventory)
 
 
 @settings(max_examples=100)
-@given_values(inventories(), st.lists(wishes(FROM + UP_TO), min_size=2, max_size=3))
-def test_several_wishes_of_both_kinds_get_the_same_from_both(inventory: Inventory, several: list[str]) -> None:
+@given_values(inventories(), st.lists(selectors(FROM + UP_TO), min_size=2, max_size=3))
+def test_several_selectors_of_both_kinds_get_the_same_from_both(inventory: Inventory, several: list[str]) -> None:
     request = parse_request({"gpu": several})
     agree(request, claim_of(request, "claim"), inventory)

@@ -44,7 +44,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "models and memory": {"gpu": "nvidia:H100,A100:80GB..:2"},
     "an upper bound": {"gpu": "..40GB"},
     "a profile": {"gpu": "1g.10gb"},
-    "two wishes": {"gpu": ["nvidia:H100", "amd:1"]},
+    "two selectors": {"gpu": ["nvidia:H100", "amd:1"]},
     "where": {"gpu": "nvidia:1", "where": ["device.attributes[device.driver].?type.orValue('') == 'gpu'"]},
     "limits": {"gpu": "nvidia:1", "cpu": "500m", "memory": "1.5Gi", "shm": "1Gi"},
     "all the rest": {
@@ -68,7 +68,7 @@ def test_every_manifest_is_accepted_with_strict_field_validation(world: World, n
 
 
 def test_typed_options_are_accepted_too(world: World) -> None:
-    wishes = {
+    options = {
         "node_selector": {"zone": "a"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
@@ -78,7 +78,7 @@ def test_typed_options_are_accepted_too(world: World) -> None:
         "labels": {"c": "d"},
         "run_as_non_root": True,
     }
-    found = rendered(BOTH, read_options(wishes), gpu=1)
+    found = rendered(BOTH, read_options(options), gpu=1)
     pod = world.cluster.create(kube.PODS, found.workload, "default", dry_run=True)
     assert pod["spec"]["nodeSelector"] == {"zone": "a"}
     assert pod["metadata"]["labels"]["c"] == "d"
@@ -140,10 +140,12 @@ def test_what_a_cluster_cannot_do_is_refused_all_at_once() -> None:
     assert many == ["UNSUPPORTED_ON_KUBERNETES"] * 6
 
 
-@pytest.mark.parametrize("wishes", [{"resources": {"limits": {"gpu": 1}}}, {"gpu": 2}, {"tolerations": [{"kee": "a"}]}])
-def test_an_unknown_option_is_refused_and_never_passed_through(wishes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"resources": {"limits": {"gpu": 1}}}, {"gpu": 2}, {"tolerations": [{"kee": "a"}]}]
+)
+def test_an_unknown_option_is_refused_and_never_passed_through(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_options(wishes)
+        read_options(options)
     assert refused.value.code == "KUBERNETES_OPTION_INVALID"
 
 

@@ -149,10 +149,10 @@ def test_sd_25_variables_of_two_specs_are_not_lost_to_the_last_one(bench: Bench,
     assert "would keep only the last value" in realisation.native["notes"][0]
 
 
-# --- wishes
+# --- CDI names that were asked for
 
 
-def test_a_wished_name_is_passed_as_it_is(bench: Bench, write_spec: WriteSpec) -> None:
+def test_a_requested_cdi_name_is_passed_unchanged(bench: Bench, write_spec: WriteSpec) -> None:
     by_index, by_uuid = granted("0", node("nvidia0")), granted("GPU-1", node("nvidia0"))
     write_spec(bench.engine.etc_cdi, spec(by_index, by_uuid))
     workload = bench.workload("sleep", "1000", options={"cdi_devices": ["nvidia.com/gpu=0"]})
@@ -161,7 +161,7 @@ def test_a_wished_name_is_passed_as_it_is(bench: Bench, write_spec: WriteSpec) -
     assert "nvidia.com/gpu=GPU-1" not in str(realisation.native["create"])
 
 
-def test_a_wished_name_of_another_device_is_refused(bench: Bench, write_spec: WriteSpec) -> None:
+def test_a_cdi_name_of_another_device_is_refused(bench: Bench, write_spec: WriteSpec) -> None:
     zero, one = granted("0", node("nvidia0")), granted("1", node("nvidia1"))
     write_spec(bench.engine.etc_cdi, spec(zero, one))
     workload = bench.workload("true", options={"cdi_devices": ["nvidia.com/gpu=1"]})

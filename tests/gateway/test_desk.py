@@ -98,8 +98,8 @@ def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool)
 def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
-        wishes: list[dict[str, Any]] = [{"gpu": 1}, {"gpu": "1.5"}, {"backend": "nowhere"}, {"gpu": 1}]
-        asked = [counter.ask(f"n{number}", **wish) for number, wish in enumerate(wishes)]
+        bodies: list[dict[str, Any]] = [{"gpu": 1}, {"gpu": "1.5"}, {"backend": "nowhere"}, {"gpu": 1}]
+        asked = [counter.ask(f"n{number}", **body) for number, body in enumerate(bodies)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(answers[1], InvalidRequest)
         assert getattr(answers[2], "code", "") == "BACKEND_UNKNOWN"

@@ -94,6 +94,7 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home, 
     with Ledger(home) as ledger:
         row = ledger.sandbox("train")
         assert (row.state, row.tenant, row.labels) == ("running", "", {})
+        assert list(row.spec.options) == ["docker"]
         book(ledger, device("gpu-0"), state=SandboxState.QUEUED)
 
 

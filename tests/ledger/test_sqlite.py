@@ -27,9 +27,10 @@ from dibs.process import host_id, myself
 from dibs.sandbox import SandboxState
 
 GPU_0 = '[{"id":"gpu-0","units":["gpu-0"]}]'
+OLD_SPEC = '{"wishes":{"docker":{"cdi_devices":["nvidia.com/gpu=0"]}}}'
 OLD_SANDBOX = {
-    "id": "sb-1", "name": "train", "backend": "fake", "state": "running", "uid": 0, "username": "anna", "spec": "{}",
-    "folder": "/nowhere", "created_at": 1.0,
+    "id": "sb-1", "name": "train", "backend": "fake", "state": "running", "uid": 0, "username": "anna",
+    "spec": OLD_SPEC, "folder": "/nowhere", "created_at": 1.0,
 }  # fmt: skip
 
 
@@ -177,6 +178,7 @@ def test_a_ledger_of_the_first_schema_is_upgraded_with_all_it_holds(home: Home) 
     with Ledger(home) as ledger:
         row = ledger.sandbox("train")
         assert (row.state, row.tenant, row.labels, row.origin) == ("running", "", {}, "")
+        assert row.spec.options == {"docker": {"cdi_devices": ["nvidia.com/gpu=0"]}}
         assert list(ledger.holders()) == ["gpu-0"]
         assert [(ticket.id, ticket.sandbox_id) for ticket in ledger.tickets()] == [("tk-1", None)]
         assert ledger._db.rows("PRAGMA foreign_key_check") == []

@@ -456,7 +456,7 @@ def delivered(spec: pb.SandboxSpec, wanted: Wanted) -> None:
     assert made.resources.wants_devices == (typed or "gpu" in limits or "nvidia.com/gpu" in limits)
     if typed:
         count = spec.resource_requirements.gpu.count if spec.resource_requirements.gpu.HasField("count") else 1
-        assert sum(int(wish.count) for wish in made.resources.gpus) == count
+        assert sum(int(selector.count) for selector in made.resources.gpus) == count
     assert (made.resources.cpu_millis is not None) == ("cpu" in limits)
     assert (made.resources.memory_bytes is not None) == ("memory" in limits)
     assert set(wanted.blocks) == set(spec.template.driver_config.keys())

@@ -16,7 +16,7 @@ from dibs.devices.simulated import Group, devices_of
 from dibs.devices.simulated import World as Simulated
 from dibs.ledger.rows import Holder, LeaseId, Taint, unit_key
 from dibs.plan.decision import DevicePlan, Refusal, SharedUse, World
-from dibs.plan.explanation import Fate, WishExplanation
+from dibs.plan.explanation import Fate, SelectorExplanation
 from dibs.request import Request, parse_request
 from dibs.sandbox import SandboxId
 
@@ -67,7 +67,9 @@ def request_of(case: dict[str, Any]) -> Request:
 def answer_of(decision: DevicePlan | Refusal, world: World) -> dict[str, Any]:
     """Everything that a person is told, and the devices, by their numbers."""
     numbers: dict[str, int] = {device.id: number for number, device in enumerate(world.inventory.devices)}
-    told: dict[str, Any] = {"wishes": [_told(wish, numbers, len(decision.wishes) > 1) for wish in decision.wishes]}
+    told: dict[str, Any] = {
+        "selectors": [_told(selector, numbers, len(decision.selectors) > 1) for selector in decision.selectors]
+    }
     if isinstance(decision, DevicePlan):
         return told | {"devices": [numbers[device.id] for device in decision.devices]}
     problems = [[p.code, p.field, p.value, p.reason, p.remedy] for p in decision.problems]
@@ -76,11 +78,11 @@ def answer_of(decision: DevicePlan | Refusal, world: World) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _told(wish: WishExplanation, numbers: dict[str, int], several: bool) -> dict[str, Any]:
-    """Devices with the same fate and reason together. Of several wishes only that a device was given, not to which."""
+def _told(selector: SelectorExplanation, numbers: dict[str, int], several: bool) -> dict[str, Any]:
+    """Devices with the same fate and reason together. Of several selectors: only that it was given."""
     groups: dict[str, list[int]] = {}
-    for verdict in wish.verdicts:
+    for verdict in selector.verdicts:
         fate = "given" if several and verdict.fate in GIVEN else verdict.fate.value
         key = f"{fate}|{verdict.reason}|{verdict.miss:.4f}"
         groups.setdefault(key, []).append(numbers[verdict.device])
-    return {"wish": wish.wish, "wanted": wish.wanted, "field": wish.field, "verdicts": groups}
+    return {"selector": selector.selector, "wanted": selector.wanted, "field": selector.field, "verdicts": groups}

@@ -67,7 +67,7 @@ def test_all_is_resolved_to_the_list_of_free_ones() -> None:
     assert chosen("all", world(*map(gpu, range(4)), held=(2,))) == ["gpu-0", "gpu-1", "gpu-3"]
 
 
-def test_two_wishes_are_both_served_whatever_their_order() -> None:
+def test_two_selectors_are_served_in_either_order() -> None:
     where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB))
     assert chosen(["1", "H100"], where) == ["gpu-0", "gpu-1"]
     assert chosen(["H100", "1"], where) == ["gpu-0", "gpu-1"]
@@ -98,7 +98,7 @@ def test_of_two_that_are_too_large_the_smaller_is_the_nearer_miss() -> None:
 
 
 def test_a_part_that_was_not_asked_for_says_how_to_ask_for_it() -> None:
-    verdicts = refused("3", world(*parts(0, 2))).wishes[0].verdicts
+    verdicts = refused("3", world(*parts(0, 2))).selectors[0].verdicts
     assert [verdict.reason for verdict in verdicts][1:] == ["a part; to get parts, ask by memory: ..10GB"] * 2
 
 
@@ -266,8 +266,8 @@ def test_a_choice_is_complete_and_takes_no_unit_twice_however_short_the_patience
         assert [len(group) for group in result] == wants
         units = [unit for group in result for at in group for unit in list(devices.values())[at].booked_units]
         assert len(units) == len(set(units))
-        for wish, group in enumerate(result):
-            assert all(at in asked[wish][1] for at in group)
+        for selector, group in enumerate(result):
+            assert all(at in asked[selector][1] for at in group)
 
 
 def test_a_search_that_gives_up_is_told_and_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_more_devices_than_a_stored_claim_can_have_are_given() -> None:
 
 def test_each_part_of_a_request_is_said_to_have_the_devices_that_it_gets() -> None:
     decision = plan_devices(parse_request({"gpu": ["1", "H100"]}), world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
-    fates = [[verdict.fate for verdict in wish.verdicts] for wish in decision.wishes]
+    fates = [[verdict.fate for verdict in selector.verdicts] for selector in decision.selectors]
     assert fates == [[Fate.TAKEN, Fate.CHOSEN], [Fate.CHOSEN, Fate.NO_MATCH]]
 
 
@@ -318,7 +318,7 @@ def test_the_explanation_has_a_verdict_for_every_device() -> None:
     where = world(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24 * GIB), held=(1,))
     decision = plan_devices(parse_request({"gpu": "H100"}), where)
     assert isinstance(decision, DevicePlan)
-    fates = {v.device.rpartition("/")[2]: v.fate for v in decision.wishes[0].verdicts}
+    fates = {v.device.rpartition("/")[2]: v.fate for v in decision.selectors[0].verdicts}
     assert fates == {"gpu-0": Fate.CHOSEN, "gpu-1": Fate.BUSY, "gpu-2": Fate.NO_MATCH}
 
 
@@ -328,23 +328,23 @@ def test_the_explanation_has_a_verdict_for_every_device() -> None:
 )
 def test_assignment_succeeds_exactly_when_one_exists(wants: list[int], fitting: list[set[int]]) -> None:
     devices = [gpu(index) for index in range(6)]
-    candidates = [[devices[i] for i in sorted(fitting[wish])] for wish in range(len(wants))]
+    candidates = [[devices[i] for i in sorted(fitting[selector])] for selector in range(len(wants))]
 
-    def possible(wish: int, used: frozenset[int]) -> bool:
-        if wish == len(wants):
+    def possible(selector: int, used: frozenset[int]) -> bool:
+        if selector == len(wants):
             return True
         import itertools
 
-        free = sorted(fitting[wish] - used)
-        return any(possible(wish + 1, used | set(c)) for c in itertools.combinations(free, wants[wish]))
+        free = sorted(fitting[selector] - used)
+        return any(possible(selector + 1, used | set(c)) for c in itertools.combinations(free, wants[selector]))
 
     result = assign(list(zip(wants, candidates, strict=True)))
     assert (result is not None) == possible(0, frozenset())
     if result is not None:
         flat = [device.id for group in result for device in group]
         assert len(flat) == len(set(flat)) == sum(wants)
-        for wish, group in enumerate(result):
-            assert all(device in candidates[wish] for device in group)
+        for selector, group in enumerate(result):
+            assert all(device in candidates[selector] for device in group)
 
 
 @pytest.mark.parametrize("text", ["1", "2", "all", "H100:2", "10GB:2"])
@@ -389,7 +389,7 @@ def test_a_mig_profile_takes_parts_of_that_profile_only() -> None:
     assert "is not 3g.40gb" in refused("3g.40gb", there).problems[0].reason
 
 
-def test_what_a_request_waits_for_is_said_of_every_wish_that_waits() -> None:
+def test_a_refusal_names_what_each_waiting_selector_needs() -> None:
     where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB), held=(0, 1))
     refusal = refused(["H100", "L4"], where)
     assert refusal.waitable
@@ -398,7 +398,7 @@ def test_what_a_request_waits_for_is_said_of_every_wish_that_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "cards", "held", "error", "reason"),
+    ("selectors", "cards", "held", "error", "reason"),
     [
         (["2", "1"], 2, (), "NoMatch", "3 wanted in all, 2 free GPUs fit"),
         (["2", "1"], 3, (2,), "Busy", "3 wanted in all, 2 free GPUs fit"),
@@ -406,10 +406,10 @@ def test_what_a_request_waits_for_is_said_of_every_wish_that_waits() -> None:
         (["all", "1"], 1, (), "NoMatch", "2 wanted in all, 1 free GPUs fit"),
     ],
 )
-def test_wishes_that_could_be_served_one_by_one_but_not_together_are_counted_together(
-    wishes: list[str], cards: int, held: tuple[int, ...], error: str, reason: str
+def test_selectors_that_fit_alone_but_not_together_are_counted_together(
+    selectors: list[str], cards: int, held: tuple[int, ...], error: str, reason: str
 ) -> None:
-    refusal = refused(wishes, world(*map(gpu, range(cards)), held=held))
+    refusal = refused(selectors, world(*map(gpu, range(cards)), held=held))
     assert (refusal.error, refusal.waitable) == (error, error == "Busy")
     (problem,) = refusal.problems
     assert problem.reason == refusal.waits_for == reason

@@ -40,13 +40,17 @@ def worlds(draw: st.DrawFn) -> Inventory:
     return box(spec, busy=tuple(draw(cards)), broken=tuple(draw(cards)))
 
 
-wishes = st.sampled_from(["1", "2", "5", "h100:1", "l4:1", "l4:3", "nvidia:2", "40Gi..:1", "..40Gi:2", "amd:1", "all"])
+SELECTORS = st.sampled_from(
+    ["1", "2", "5", "h100:1", "l4:1", "l4:3", "nvidia:2", "40Gi..:1", "..40Gi:2", "amd:1", "all"]
+)
 
 
 @settings(max_examples=300)
-@given(worlds(), wishes, st.sets(st.integers(0, 11), max_size=4), st.booleans())
-def test_it_agrees_with_the_whole_decision(inventory: Inventory, wish: str, taken: set[int], allow_busy: bool) -> None:
-    request = parse_spec({"gpu": wish, "allow_busy": allow_busy}).resources
+@given(worlds(), SELECTORS, st.sets(st.integers(0, 11), max_size=4), st.booleans())
+def test_it_agrees_with_the_whole_decision(
+    inventory: Inventory, selector: str, taken: set[int], allow_busy: bool
+) -> None:
+    request = parse_spec({"gpu": selector, "allow_busy": allow_busy}).resources
     ids = [device.id for number, device in enumerate(inventory.devices) if number in taken]
     held = {unit_key(name, simulated=True): HOLDER for name in ids}
     planned = plan_devices(request, World(inventory, held))
@@ -55,7 +59,7 @@ def test_it_agrees_with_the_whole_decision(inventory: Inventory, wish: str, take
         assert isinstance(planned, DevicePlan)
         assert [device.id for device in quick] == [device.id for device in planned.devices]
     else:
-        assert wish == "all" or not isinstance(planned, DevicePlan)
+        assert selector == "all" or not isinstance(planned, DevicePlan)
 
 
 def quick(inventory: Inventory, held: set[str] | None = None, **words: object) -> list[str] | None:

@@ -21,18 +21,18 @@ from dibs.settings import load_settings, with_flags
 assert route_handlers()  # loaded before the first fork
 
 
-def serve(wish: dict[str, Any], ready: int) -> None:
+def serve(asked: dict[str, Any], ready: int) -> None:
     os.environ.clear()
-    os.environ.update(wish["environ"])
-    log = os.open(wish["log"], os.O_WRONLY | os.O_CREAT, 0o600)
+    os.environ.update(asked["environ"])
+    log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     os.chdir("/")
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    home = Home(state=Path(wish["state"]), config=Path(wish["config"])).make()
-    settings = with_flags(load_settings(home), {"listen": [], "socket": wish["socket"]})
+    home = Home(state=Path(asked["state"]), config=Path(asked["config"])).make()
+    settings = with_flags(load_settings(home), {"listen": [], "socket": asked["socket"]})
     set_up("text", "info")
 
     def tell(_: object) -> None:

@@ -50,11 +50,11 @@ def gateway_on(home: Home) -> Iterator[Served]:
     folder = Path(tempfile.mkdtemp(prefix="dibs-gw-"))  # a socket's path must be short
     log = folder / "log"
     environ = {name: value for name, value in os.environ.items() if name != "DIBS_URL"}
-    wish = {"state": str(home.state), "config": str(home.config), "socket": f"{folder}/s", "log": str(log)}
+    asked = {"state": str(home.state), "config": str(home.config), "socket": f"{folder}/s", "log": str(log)}
     nursery = _nursery()
     assert nursery.stdin is not None
     assert nursery.stdout is not None
-    nursery.stdin.write(json.dumps({**wish, "environ": environ}) + "\n")
+    nursery.stdin.write(json.dumps({**asked, "environ": environ}) + "\n")
     nursery.stdin.flush()
     pid = int(nursery.stdout.readline() or 0)
     assert pid, log.read_text()

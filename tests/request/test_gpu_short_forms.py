@@ -47,7 +47,7 @@ from dibs.request.gpu import model_pattern
 )
 def test_a_spelling_becomes_its_canonical_form_and_reads_back(spelling: Any, canonical: str) -> None:
     request = parse_request({"gpu": spelling})
-    assert [str(wish) for wish in request.gpus] == [canonical]
+    assert [str(selector) for selector in request.gpus] == [canonical]
     assert parse_request({"gpu": canonical}) == request
 
 
@@ -102,7 +102,7 @@ def test_zero_is_refused_with_the_hint_to_leave_it_out() -> None:
         parse_request({"gpu": 0})
 
 
-def test_several_wishes_stay_apart() -> None:
+def test_several_selectors_stay_apart() -> None:
     request = parse_request({"gpu": ["H100:2", "L4"]})
     assert request.short() == {"gpu": ["H100:2", "L4:1"]}
 
@@ -159,7 +159,7 @@ def test_a_model_is_matched_by_whole_words(model: str, product: str, fits: bool)
 
 MODELS = st.text(string.ascii_uppercase, min_size=1, max_size=4).map(lambda word: word + "100")
 SIZES = st.integers(1, 999).flatmap(lambda n: st.sampled_from([f"{n}GB", f"{n}Gi", f"{n}MB", f"{n}Ti"]))
-WISHES = st.builds(
+SELECTORS = st.builds(
     lambda count, vendor, models, size, shape: ":".join(
         part
         for part in (vendor, ",".join(models), {0: "", 1: size, 2: f"{size}..", 3: f"..{size}"}[shape], str(count))
@@ -173,21 +173,21 @@ WISHES = st.builds(
 )
 
 
-@given(WISHES)
-def test_every_valid_wish_prints_back_to_itself(text: str) -> None:
-    wish = parse_request({"gpu": text}).gpus[0]
-    assert parse_request({"gpu": str(wish)}).gpus[0] == wish
+@given(SELECTORS)
+def test_every_valid_selector_prints_back_to_itself(text: str) -> None:
+    selector = parse_request({"gpu": text}).gpus[0]
+    assert parse_request({"gpu": str(selector)}).gpus[0] == selector
 
 
 @given(st.text(max_size=40) | st.integers() | st.floats() | st.none() | st.booleans() | st.binary())
-def test_any_garbage_is_a_wish_or_a_refusal_but_never_a_crash(value: Any) -> None:
+def test_any_text_is_a_selector_or_a_refusal_and_never_a_crash(value: Any) -> None:
     try:
         request = parse_request({"gpu": value})
     except InvalidRequest as error:
         assert all(problem.reason and problem.code for problem in error.problems)  # noqa: PT017
     else:
-        wish = request.gpus[0]
-        assert wish.count == ALL or int(wish.count) >= 1
+        selector = request.gpus[0]
+        assert selector.count == ALL or int(selector.count) >= 1
 
 
 @given(

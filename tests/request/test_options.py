@@ -1,4 +1,4 @@
-"""Wishes for one backend: only with a device request, in the same number, and nothing unknown."""
+"""Options of one backend: only with a device request, in the same number, and nothing unknown."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def test_names_that_agree_with_the_request_are_fine(backend: str) -> None:
 @pytest.mark.parametrize(
     ("block", "request_", "code", "word"),
     [
-        ({"cdi_devices": NAMES}, Request(), "WISH_INVALID", "no device is asked for"),
+        ({"cdi_devices": NAMES}, Request(), "OPTION_INVALID", "no device is asked for"),
         (
             {"cdi_devices": NAMES},
             Request(gpus=(GpuSelector(),)),
-            "WISH_INVALID",
+            "OPTION_INVALID",
             "2 devices are named, and 1 is asked for",
         ),
-        ({"cdi_devices": NAMES[:1]}, TWO, "WISH_INVALID", "1 devices are named, and 2 are asked for"),
-        ({"cdi_devices": []}, TWO, "WISH_INVALID", "at least one"),
-        ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "WISH_INVALID", "must be a list"),
-        ({"cdi_devices": [NAMES[0], NAMES[0]]}, TWO, "WISH_INVALID", "named twice"),
-        ({"cdi_devices": ["0", "1"]}, TWO, "WISH_INVALID", "not a CDI name"),
-        ({"cdi_devices": [1, None]}, TWO, "WISH_INVALID", "not a CDI name"),
+        ({"cdi_devices": NAMES[:1]}, TWO, "OPTION_INVALID", "1 devices are named, and 2 are asked for"),
+        ({"cdi_devices": []}, TWO, "OPTION_INVALID", "at least one CDI name"),
+        ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "OPTION_INVALID", "must be a list"),
+        ({"cdi_devices": [NAMES[0], NAMES[0]]}, TWO, "OPTION_INVALID", "named twice"),
+        ({"cdi_devices": ["0", "1"]}, TWO, "OPTION_INVALID", "not a CDI name"),
+        ({"cdi_devices": [1, None]}, TWO, "OPTION_INVALID", "not a CDI name"),
         ({"cdi_device": NAMES}, TWO, "UNKNOWN_FIELD", "the known ones are cdi_devices"),
-        (["x"], TWO, "WISH_INVALID", "must be a mapping"),
-        (None, TWO, "WISH_INVALID", "must be a mapping"),
+        (["x"], TWO, "OPTION_INVALID", "must be a mapping"),
+        (None, TWO, "OPTION_INVALID", "must be a mapping"),
     ],
 )
-def test_a_wish_that_does_not_agree_is_refused(block: Any, request_: Request, code: str, word: str) -> None:
+def test_a_conflicting_option_is_refused(block: Any, request_: Request, code: str, word: str) -> None:
     problems = check_options("docker", {"docker": block}, request_)
     assert code in [problem.code for problem in problems]
     assert any(word in str(problem) for problem in problems)
     assert all(problem.field.startswith("docker") for problem in problems)
 
 
-def test_sd_17_wishes_for_a_backend_that_has_none_are_refused() -> None:
+def test_sd_17_options_for_a_backend_that_has_none_are_refused() -> None:
     problems = check_options("dokcer", {"dokcer": {"cdi_devices": NAMES}}, TWO)
     assert [problem.code for problem in problems] == ["UNKNOWN_FIELD"]
     assert "docker, podman" in problems[0].remedy

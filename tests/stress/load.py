@@ -139,13 +139,13 @@ class Load:
         self.times.setdefault(what, []).append(time.monotonic() - since)
 
     async def _refused(self, visitor: Visitor, key: str) -> None:
-        answer = await visitor.ask("POST", "/v1/sandboxes", wish(f"no-{key}", TOO_MANY))
+        answer = await visitor.ask("POST", "/v1/sandboxes", create_body(f"no-{key}", TOO_MANY))
         if not (400 <= answer.status < 500 and answer.code):
             self.fault(f"too many GPUs: {answer.status} {answer.body[:300]!r}")
 
     async def _made(self, visitor: Visitor, key: str, gpus: int) -> Box | None:
         began = time.monotonic()
-        answer = await visitor.ask("POST", "/v1/sandboxes", wish(key, gpus))
+        answer = await visitor.ask("POST", "/v1/sandboxes", create_body(key, gpus))
         if answer.status != 202:
             self.fault(f"POST: {answer.status} {answer.body[:500]!r}")
             return None
@@ -251,7 +251,7 @@ class Visitor:
             await client.close()
 
 
-def wish(key: str, gpus: int) -> dict[str, Any]:
+def create_body(key: str, gpus: int) -> dict[str, Any]:
     return {
         "image": {"uri": "host"},
         "entrypoint": ["tail", "-f", "/dev/null"],

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from tests.gateway.conftest import RunningGateway
 from tests.postgres import server
-from tests.stress.load import Load, Size, Watcher, kill_and_restart, shared_devices, summary, wish
+from tests.stress.load import Load, Size, Watcher, create_body, kill_and_restart, shared_devices, summary
 from tests.stress.test_many_at_once import processes_of
 
 from dibs.devices.simulated import parse_world, simulate
@@ -123,7 +123,7 @@ def test_either_of_two_gateways_may_die_under_load(start: Start) -> None:
 def test_what_a_dead_gateway_had_accepted_is_made_by_the_other(start: Start) -> None:
     url = server.shared().new_database()
     first, second = start(url), start(url)
-    accepted = [first.ask("POST", "/v1/sandboxes", wish(f"k{number}", 1)) for number in range(8)]
+    accepted = [first.ask("POST", "/v1/sandboxes", create_body(f"k{number}", 1)) for number in range(8)]
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     first.stop()

@@ -93,7 +93,7 @@ def test_a_group_for_which_some_are_missing_gets_none(service: Workloads) -> Non
     service.remove(held.id, 0.0)
 
 
-def test_members_of_several_wishes_each_get_all_of_them(home: Home) -> None:
+def test_members_of_several_selectors_each_get_all_of_them(home: Home) -> None:
     from dibs.devices.simulated import parse_world, simulate
 
     simulate(home, parse_world("H100:4,A100-80GB:4"))

@@ -33,7 +33,7 @@ def test_a_claim_counts_for_the_least_that_serves_it(requests: list[dict[str, An
     assert least_gpus(request) == least
 
 
-def test_wishes_and_exact_devices_add_up() -> None:
+def test_selectors_and_exact_devices_add_up() -> None:
     assert least_gpus(parse_request({"gpu": ["H100:2", "all"]})) == 3
     assert least_gpus(parse_request({"device": ["a.b/gpu=0", "a.b/gpu=1"]})) == 2
 

@@ -260,10 +260,10 @@ class Verdict(Answer):
     miss: float | UnsetType = UNSET
 
 
-class Wish(Answer):
+class Selector(Answer):
     """One part of the request against every device; `wanted` null: all that fit."""
 
-    wish: str
+    selector: str
     wanted: int | None
     verdicts: tuple[Verdict, ...]
     field: str
@@ -274,7 +274,7 @@ class BackendExplanation(Answer):
 
     backend: str
     ok: bool
-    wishes: tuple[Wish, ...] | UnsetType = UNSET
+    selectors: tuple[Selector, ...] | UnsetType = UNSET
     problems: tuple[Problem, ...] | UnsetType = UNSET
     devices: tuple[str, ...] | UnsetType = UNSET
     waits_for: str | UnsetType = UNSET

@@ -10,7 +10,7 @@ from dibs.cli.output import Cell, paint, problem_lines, say, show, show_data, si
 from dibs.cli.verb import Misuse, Option, output_format, verb
 
 if TYPE_CHECKING:
-    from dibs.plan.explanation import BackendExplanation, Explanation, WishExplanation
+    from dibs.plan.explanation import BackendExplanation, Explanation, SelectorExplanation
     from dibs.request.spec import SandboxSpec
 
 _COLOURS = {
@@ -122,12 +122,12 @@ def explanation_lines(explanation: Explanation) -> list[str]:
             lines.append(paint(f"{backend.backend:<9} not here: {reason}", "dim"))
             continue
         lines += _backend_lines(backend)
-    shown: list[tuple[WishExplanation, ...]] = []
+    shown: list[tuple[SelectorExplanation, ...]] = []
     for backend in explanation.backends:
-        if backend.wishes not in shown:  # the devices are the same everywhere, unless a backend was told which ones
-            shown.append(backend.wishes)
-            for selector in backend.wishes:
-                lines += ["", *_wish_lines(selector)]
+        if backend.selectors not in shown:  # the devices are the same everywhere, unless a backend was told which ones
+            shown.append(backend.selectors)
+            for explained in backend.selectors:
+                lines += ["", *_selector_lines(explained)]
     lines += [paint(f"cannot be read: {error}", "red") for error in explanation.source_errors]
     if explanation.queue_length:
         lines += ["", f"{explanation.queue_length} waiting in front; who came first is served first"]
@@ -151,14 +151,14 @@ def _backend_lines(backend: BackendExplanation) -> list[str]:
     return lines
 
 
-def _wish_lines(selector: WishExplanation) -> list[str]:
-    wanted = "all" if selector.wanted is None else str(selector.wanted)
+def _selector_lines(explained: SelectorExplanation) -> list[str]:
+    wanted = "all" if explained.wanted is None else str(explained.wanted)
     order = {"chosen": 0, "free": 1, "busy": 2, "external": 2, "queued": 2, "unhealthy": 3, "cannot": 4, "taken": 5}
-    verdicts = sorted(selector.verdicts, key=lambda v: (order.get(v.fate.value, 9), v.miss))
+    verdicts = sorted(explained.verdicts, key=lambda v: (order.get(v.fate.value, 9), v.miss))
     rows: list[list[Cell]] = [
         [v.device.rpartition("/")[2], (v.fate.value, _COLOURS[v.fate.value]), v.reason] for v in verdicts[:_MOST_ROWS]
     ]
-    title = f"{selector.wish}: {wanted} wanted of {len(selector.verdicts)}"
+    title = f"{explained.selector}: {wanted} wanted of {len(explained.verdicts)}"
     more = len(verdicts) - _MOST_ROWS
     return [
         title,

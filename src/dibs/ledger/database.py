@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dibs.errors import StateError
 
-SCHEMA = 6  # raise it with each migration; the newest file in migrations/versions has this number
+SCHEMA = 7  # raise it with each migration; the newest file in migrations/versions has this number
 PATIENCE = 60.0  # seconds to wait for another writer; 200 processes at once stay far below it
 
 if TYPE_CHECKING:  # a type of the checker alone: to make it costs as much as to load half of the ledger

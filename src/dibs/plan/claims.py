@@ -21,7 +21,7 @@ from dibs.errors import Problem
 from dibs.ledger.rows import Share
 from dibs.plan.decision import DevicePlan, Refusal, World
 from dibs.plan.device_state import held_by, used_outside
-from dibs.plan.explanation import Fate, Verdict, WishExplanation
+from dibs.plan.explanation import Fate, SelectorExplanation, Verdict
 from dibs.plan.refusal import listed
 from dibs.request.claim import claim_of
 
@@ -70,11 +70,11 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
         code = "CLAIM_GAVE_UP" if isinstance(failure, GaveUp) else "CLAIM_UNSOLVABLE"
         problem = Problem(code, field, request.flags(), str(failure), remedy)
         return Refusal((problem,), (), "InvalidRequest", waitable=False)
-    wishes = tuple(_wish(one, world, taken) for one in outcome.explanation.requests)
+    selectors = tuple(_selector(one, world, taken) for one in outcome.explanation.requests)
     if outcome.results is None:
         nobody = in_use(world.inventory, {})
         waitable = Allocator(prepared, world.classes(), nobody).allocate(node, wanted).results is not None
-        return _refusal(request, wishes, outcome.explanation, waitable)
+        return _refusal(request, selectors, outcome.explanation, waitable)
     given: dict[str, Device] = {}
     shares: dict[str, Share] = {}
     parts: list[tuple[str, ...]] = []
@@ -92,8 +92,8 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
         reason = "several of the group would get shares of one device"
         remedy = "ask for whole devices, or start the sandboxes one by one"
         problem = Problem("CLAIM_UNSOLVABLE", "claim", request.flags(), reason, remedy)
-        return Refusal((problem,), wishes, "InvalidRequest", waitable=False)
-    return DevicePlan(tuple(given.values()), wishes, shares, tuple(parts) if request.parts else ())
+        return Refusal((problem,), selectors, "InvalidRequest", waitable=False)
+    return DevicePlan(tuple(given.values()), selectors, shares, tuple(parts) if request.parts else ())
 
 
 _KEPT: list[tuple[object, str, object, claims.Inventory]] = []  # the last few, newest first
@@ -136,7 +136,7 @@ def _taken(request: Request, world: World, blocked: Mapping[str, str]) -> Alloca
     return state
 
 
-def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> WishExplanation:
+def _selector(one: claims.RequestExplanation, world: World, taken: Allocated) -> SelectorExplanation:
     devices = {str(published_id(device)): device for device in world.inventory.devices}
     reasons = {str(device): reason for device, reason in taken.devices.items()}
     verdicts = [Verdict(devices[device].id, Fate.CHOSEN) for device in one.given]
@@ -156,20 +156,22 @@ def _wish(one: claims.RequestExplanation, world: World, taken: Allocated) -> Wis
         elif fallen.reason == "taint" and not device.health.ok:
             fate, reason = Fate.UNHEALTHY, device.health.reason
         verdicts.append(Verdict(device.id, fate, reason.rstrip(": "), 1.0 if fate is Fate.NO_MATCH else 0.0))
-    return WishExplanation(f"{one.request} ({one.device_class})", one.wanted, tuple(verdicts))
+    return SelectorExplanation(f"{one.request} ({one.device_class})", one.wanted, tuple(verdicts))
 
 
 def _refusal(
-    request: Request, wishes: tuple[WishExplanation, ...], explanation: claims.Explanation, waitable: bool
+    request: Request, selectors: tuple[SelectorExplanation, ...], explanation: claims.Explanation, waitable: bool
 ) -> Refusal:
     field = "where" if request.where else "claim"
-    kept_back = {v.device for wish in wishes for v in wish.verdicts if v.fate in (Fate.TAINTED, Fate.UNHEALTHY)}
+    kept_back = {
+        v.device for selector in selectors for v in selector.verdicts if v.fate in (Fate.TAINTED, Fate.UNHEALTHY)
+    }
     problems = []
-    for wish, one in zip(wishes, explanation.requests, strict=True):
+    for selector, one in zip(selectors, explanation.requests, strict=True):
         wanted = "all" if one.wanted is None else str(one.wanted)
-        free = wish.count(Fate.FREE, Fate.CHOSEN)
+        free = selector.count(Fate.FREE, Fate.CHOSEN)
         reason = f"{one.request}: {one.selected} of {one.seen} devices match, {wanted} wanted"
-        waiting = listed(wish, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED, Fate.TAINTED, Fate.UNHEALTHY, Fate.CANNOT)
+        waiting = listed(selector, Fate.BUSY, Fate.EXTERNAL, Fate.QUEUED, Fate.TAINTED, Fate.UNHEALTHY, Fate.CANNOT)
         reason += f", {free} of them free: {waiting}" if waiting else ""
         if one.nearest is not None and not waiting:
             miss = one.nearest
@@ -184,4 +186,4 @@ def _refusal(
         problems.append(Problem(code, field, request.flags(), reason, remedy))
     waits_for = "; ".join(problem.reason for problem in problems) if waitable else ""
     error = "Busy" if waitable else "Unsupported" if kept_back else "NoMatch"
-    return Refusal(tuple(problems), wishes, error, waitable, waits_for)
+    return Refusal(tuple(problems), selectors, error, waitable, waits_for)

@@ -24,7 +24,7 @@ from dibs.errors import (
     Unsupported,
 )
 from dibs.ledger.rows import Holder, Share, Taint
-from dibs.plan.explanation import WishExplanation
+from dibs.plan.explanation import SelectorExplanation
 from dibs.request.model import Request
 
 
@@ -53,7 +53,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """The devices that a request gets, and how they were found. A device without a share is had whole."""
 
     devices: tuple[Device, ...] = ()
-    wishes: tuple[WishExplanation, ...] = ()
+    selectors: tuple[SelectorExplanation, ...] = ()
     shares: Mapping[str, Share] = {}
     parts: tuple[tuple[str, ...], ...] = ()  # the ids of the devices of each part of the request, where it has parts
 
@@ -62,7 +62,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """Why a request gets nothing now. `error` is the class for the caller; waiting helps only if `waitable`."""
 
     problems: tuple[Problem, ...]
-    wishes: tuple[WishExplanation, ...]
+    selectors: tuple[SelectorExplanation, ...]
     error: str
     waitable: bool
     waits_for: str = ""

@@ -21,7 +21,7 @@ from dibs.devices.model import Device
 from dibs.errors import Problem, Timeout
 from dibs.plan.decision import DevicePlan, Refusal, World
 from dibs.plan.device_state import Judge
-from dibs.plan.explanation import Fate, Verdict, WishExplanation
+from dibs.plan.explanation import Fate, SelectorExplanation, Verdict
 from dibs.plan.refusal import refuse
 from dibs.plan.selectors import misfit
 from dibs.request.model import ALL, GpuSelector, Request
@@ -60,7 +60,7 @@ def _in_turn(requests: Sequence[Request], world: World, blocked: dict[str, str])
             ids: set[str] = {device.id for device in decision.devices}
         else:
             keep = (Fate.BUSY, Fate.EXTERNAL, Fate.FREE, Fate.QUEUED)
-            ids = {v.device for wish in decision.wishes for v in wish.verdicts if v.fate in keep}
+            ids = {v.device for selector in decision.selectors for v in selector.verdicts if v.fate in keep}
             refused.add(id(request))
         units = {unit for d in world.inventory.devices if d.id in ids for unit in d.booked_units}
         for device in world.inventory.devices:
@@ -217,10 +217,10 @@ def _read_state(device: Device, request: Request, judge: Judge, blocked: Mapping
         reading.free.append(device)
 
 
-def _explain(readings: Sequence[_Reading], given: Sequence[Sequence[Device]] = ()) -> tuple[WishExplanation, ...]:
+def _explain(readings: Sequence[_Reading], given: Sequence[Sequence[Device]] = ()) -> tuple[SelectorExplanation, ...]:
     """`given`: the devices of each of them, where there was a choice."""
     all_given: set[str] = {device.id for devices in given for device in devices}
-    wishes = []
+    selectors = []
     for number, reading in enumerate(readings):
         mine: set[str] = {device.id for device in given[number]} if given else set()
         verdicts = tuple(
@@ -229,5 +229,5 @@ def _explain(readings: Sequence[_Reading], given: Sequence[Sequence[Device]] = (
             else v
             for v in reading.verdicts
         )  # fmt: skip
-        wishes.append(WishExplanation(reading.label, reading.wanted, verdicts, reading.field))
-    return tuple(wishes)
+        selectors.append(SelectorExplanation(reading.label, reading.wanted, verdicts, reading.field))
+    return tuple(selectors)

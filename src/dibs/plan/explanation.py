@@ -1,6 +1,6 @@
 """Why: filled while deciding, never reconstructed. Data first; `cli` turns it into text.
 
-A `Verdict` is one device seen through one wish. The explanation of a refused request is the same data as that of a
+A `Verdict` is one device seen through one selector. The explanation of a refused request is the same data as that of a
 plan, so `dibs explain` before and an error after say the same.
 """
 
@@ -14,7 +14,7 @@ from dibs.errors import Problem
 
 
 class Fate(enum.StrEnum):
-    """What became of a device when a wish looked at it."""
+    """What became of a device when a selector looked at it."""
 
     CHOSEN = "chosen"
     FREE = "free"  # fits and is free, but was not needed
@@ -35,10 +35,10 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     miss: float = 0.0  # how far from fitting, for the nearest miss; 0 if it fits
 
 
-class WishExplanation(msgspec.Struct, frozen=True):
-    """One wish against every device."""
+class SelectorExplanation(msgspec.Struct, frozen=True):
+    """One selector against every device."""
 
-    wish: str
+    selector: str
     wanted: int | None  # None: all that fit
     verdicts: tuple[Verdict, ...]
     field: str = "gpu"  # which field of the request it came from
@@ -57,7 +57,7 @@ class BackendExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     backend: str
     ok: bool
-    wishes: tuple[WishExplanation, ...] = ()
+    selectors: tuple[SelectorExplanation, ...] = ()
     problems: tuple[Problem, ...] = ()
     devices: tuple[str, ...] = ()
     waits_for: str = ""  # what a queued request waits for

@@ -24,7 +24,7 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
     if request.claim is not None:
         metadata = {"name": name}
         return {"apiVersion": API_VERSION, "kind": "ResourceClaim", "metadata": metadata, "spec": request.claim}
-    requests = [_wish(wish, index, request.where) for index, wish in enumerate(request.gpus)]
+    requests = [_selector(selector, index, request.where) for index, selector in enumerate(request.gpus)]
     requests += [_exact(device, index) for index, device in enumerate(request.devices)]
     return {
         "apiVersion": API_VERSION,
@@ -34,34 +34,34 @@ def claim_of(request: Request, name: str) -> dict[str, Any] | None:
     }
 
 
-def _wish(wish: GpuSelector, index: int, where: tuple[str, ...]) -> dict[str, Any]:
-    exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(wish.vendor or "", CLASS_ANY)}
+def _selector(selector: GpuSelector, index: int, where: tuple[str, ...]) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": CLASS_OF.get(selector.vendor or "", CLASS_ANY)}
     expressions = []
-    if wish.profile or (wish.memory and wish.memory.high is not None):
+    if selector.profile or (selector.memory and selector.memory.high is not None):
         # An upper bound on memory, or a profile, admits a part of a card too.
         exactly["deviceClassName"] = CLASS_OR_PART
-        if wish.vendor:
-            expressions.append(f'device.driver == "{CLASS_OF[wish.vendor]}"')
-    if wish.models:
-        pattern = "|".join(f"({model_pattern(model)})" for model in wish.models)
+        if selector.vendor:
+            expressions.append(f'device.driver == "{CLASS_OF[selector.vendor]}"')
+    if selector.models:
+        pattern = "|".join(f"({model_pattern(model)})" for model in selector.models)
         # has() rather than .?productName.orValue(""): an API server cannot bound the cost of what follows the latter.
         name = "device.attributes[device.driver].productName"
         expressions.append(f'has({name}) && {name}.lowerAscii().matches("{pattern}")')
-    if wish.profile:
+    if selector.profile:
         name = "device.attributes[device.driver].profile"
-        expressions.append(f'has({name}) && {name} == "{wish.profile}"')
-    if wish.memory and wish.memory.low is not None:
-        expressions.append(_memory(">=", wish.memory.low))
-    if wish.memory and wish.memory.high is not None:
-        expressions.append(_memory("<=", wish.memory.high))
+        expressions.append(f'has({name}) && {name} == "{selector.profile}"')
+    if selector.memory and selector.memory.low is not None:
+        expressions.append(_memory(">=", selector.memory.low))
+    if selector.memory and selector.memory.high is not None:
+        expressions.append(_memory("<=", selector.memory.high))
     expressions += where
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
-    if wish.count == ALL:
+    if selector.count == ALL:
         exactly["allocationMode"] = "All"
     else:
         exactly["allocationMode"] = "ExactCount"
-        exactly["count"] = wish.count
+        exactly["count"] = selector.count
     return {"name": "gpu" if index == 0 else f"gpu-{index + 1}", "exactly": exactly}
 
 

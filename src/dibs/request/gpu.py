@@ -45,7 +45,7 @@ _EXAMPLES = "write --gpu 2, --gpu H100:2 or --gpu nvidia:H100,A100:80GB..:2"
 
 
 def parse_gpu(value: Any, field: str, problems: list[Problem]) -> GpuSelector | None:
-    """One wish from text, a number, a mapping, or True (one GPU). None if it is wrong; `problems` then says why."""
+    """One selector from text, a number, a mapping, or True (one GPU). None if it is wrong; `problems` then says why."""
     if value is True:
         return GpuSelector()
     if value is None or value is False:
@@ -240,11 +240,11 @@ def _from_mapping(value: dict[Any, Any], field: str, problems: list[Problem]) ->
     if isinstance(count_value, str) and count_value.strip().lower() == ALL:
         count = ALL
     else:
-        wish = parse_gpu(count_value, f"{field}.count", problems) if not isinstance(count_value, dict) else None
-        plain = wish is not None and str(wish) == str(wish.count)
-        if isinstance(count_value, dict) or (wish is not None and not plain):
+        selector = parse_gpu(count_value, f"{field}.count", problems) if not isinstance(count_value, dict) else None
+        plain = selector is not None and str(selector) == str(selector.count)
+        if isinstance(count_value, dict) or (selector is not None and not plain):
             problems.append(Problem("GPU_COUNT_INVALID", f"{field}.count", str(count_value), "not a count", _EXAMPLES))
-        count = wish.count if wish else None
+        count = selector.count if selector else None
     if len(problems) > before:
         return None
     return GpuSelector(

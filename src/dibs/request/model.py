@@ -91,8 +91,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gpus: tuple[GpuSelector, ...] = ()
     devices: tuple[str, ...] = ()  # exact devices, by CDI name, UUID or id
-    where: tuple[str, ...] = ()  # CEL over the devices that the wishes take
-    claim: dict[str, Any] | None = None  # the spec of a ResourceClaim, instead of wishes
+    where: tuple[str, ...] = ()  # CEL over the devices that the selectors take
+    claim: dict[str, Any] | None = None  # the spec of a ResourceClaim, instead of selectors
     cpu_millis: int | None = None
     memory_bytes: int | None = None
     pids: int | None = None
@@ -115,7 +115,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         if len(self.gpus) == 1:
             form["gpu"] = str(self.gpus[0])
         elif self.gpus:
-            form["gpu"] = [str(wish) for wish in self.gpus]
+            form["gpu"] = [str(selector) for selector in self.gpus]
         if self.devices:
             form["device"] = list(self.devices)
         if self.where:
@@ -139,7 +139,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
             for part in self.parts:
                 counted[part.flags()] = counted.get(part.flags(), 0) + 1
             return " and ".join(f"{number} × ({flags})" if number > 1 else flags for flags, number in counted.items())
-        words = [f"--gpu {wish}" for wish in self.gpus]
+        words = [f"--gpu {selector}" for selector in self.gpus]
         words += [f"--device {name}" for name in self.devices]
         words += [f"--where '{expression}'" for expression in self.where]
         if self.claim is not None:

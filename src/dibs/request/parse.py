@@ -38,7 +38,7 @@ def parse_request(mapping: Mapping[str, Any], *, prefix: str = "") -> Request:
 
 def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, prefix: str = "") -> Request:
     """As `parse_request`, but the problems go into the caller's list."""
-    wishes: list[tuple[str, str, GpuSelector]] = []
+    selectors: list[tuple[str, str, GpuSelector]] = []
     exact: list[str] = []  # devices that a spelling of `gpu` names
     values: dict[str, Any] = {}
     seen: dict[str, str] = {}
@@ -62,19 +62,19 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
                     if isinstance(item, Exact):
                         exact += item.names
                         continue
-                wish = (
-                    _vendor_wish(item, vendor.group(1), place, problems) if vendor else parse_gpu(item, place, problems)
+                selector = (
+                    _of_vendor(item, vendor.group(1), place, problems) if vendor else parse_gpu(item, place, problems)
                 )
-                if wish is not None:
-                    wishes.append((key, place, wish))
+                if selector is not None:
+                    selectors.append((key, place, selector))
             if not items:
                 problems.append(Problem("GPU_INVALID", field, "[]", "the list is empty", "leave it out to get no GPU"))
         elif key in RESOURCES:
             values[key] = value
         else:
             problems.append(_unknown(field, key, value))
-    _one_spelling(wishes, problems)
-    if exact and wishes:
+    _one_spelling(selectors, problems)
+    if exact and selectors:
         reason = "some GPUs are named and others described"
         problems.append(Problem("CONFLICT", f"{prefix}gpu", ", ".join(exact), reason, "name all of them, or none"))
     if exact and "device" in values:
@@ -85,7 +85,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
     elif exact:
         values["device"] = exact
     devices = _devices(values["device"], f"{prefix}device", problems) if "device" in values else ()
-    gpus = _agree(tuple(wish for _, _, wish in wishes), devices, prefix, problems)
+    gpus = _agree(tuple(selector for _, _, selector in selectors), devices, prefix, problems)
     where: tuple[str, ...] = ()
     claim: dict[str, Any] | None = None
     if "where" in values or "claim" in values:
@@ -113,22 +113,22 @@ def _unknown(field: str, key: str, value: Any) -> Problem:
     return Problem("UNKNOWN_FIELD", field, as_written(value), "there is no such field", known)
 
 
-def _vendor_wish(value: Any, vendor: str, field: str, problems: list[Problem]) -> GpuSelector | None:
-    wish = parse_gpu(value, field, problems)
-    if wish is None:
+def _of_vendor(value: Any, vendor: str, field: str, problems: list[Problem]) -> GpuSelector | None:
+    selector = parse_gpu(value, field, problems)
+    if selector is None:
         return None
-    if wish != GpuSelector(count=wish.count):
-        remedy = f"write gpu: {vendor}:{wish}"
+    if selector != GpuSelector(count=selector.count):
+        remedy = f"write gpu: {vendor}:{selector}"
         problems.append(Problem("GPU_COUNT_INVALID", field, as_written(value), "only a count can stand here", remedy))
         return None
-    return GpuSelector(count=wish.count, vendor=vendor)
+    return GpuSelector(count=selector.count, vendor=vendor)
 
 
-def _one_spelling(wishes: list[tuple[str, str, GpuSelector]], problems: list[Problem]) -> None:
+def _one_spelling(selectors: list[tuple[str, str, GpuSelector]], problems: list[Problem]) -> None:
     """`gpu: 1` beside `nvidia.com/gpu: 4`: two answers to one question. Neither may overwrite the other."""
-    keys = {key for key, _, _ in wishes}
+    keys = {key for key, _, _ in selectors}
     if "gpu" in keys and len(keys) > 1:
-        said = ", ".join(f"{place}: {wish}" for _, place, wish in wishes)
+        said = ", ".join(f"{place}: {selector}" for _, place, selector in selectors)
         remedy = "keep one of them; for several kinds of GPU write gpu as a list"
         problems.append(Problem("CONFLICT", "gpu", said, "GPUs are asked for in two ways", remedy))
 
@@ -139,8 +139,8 @@ def _agree(
     """Exact devices beside a plain count: the numbers must agree, and the devices then say it all."""
     if not gpus or not devices:
         return gpus
-    plain = all(wish == GpuSelector(count=wish.count) and wish.count != ALL for wish in gpus)
-    if plain and sum(int(wish.count) for wish in gpus) == len(devices):
+    plain = all(selector == GpuSelector(count=selector.count) and selector.count != ALL for selector in gpus)
+    if plain and sum(int(selector.count) for selector in gpus) == len(devices):
         return ()
     said = f"{' + '.join(map(str, gpus))} and {len(devices)} exact device{'s' if len(devices) > 1 else ''}"
     remedy = "leave gpu out, or make it the number of devices"

@@ -44,5 +44,5 @@ class SandboxSpec(PassedFields, frozen=True, kw_only=True, omit_defaults=True):
     volumes: tuple[VolumeSpec, ...] = ()
     wait_seconds: float | None = None
     command: tuple[str, ...] = ()
-    # By backend, what only that one understands. Ledgers and the native API have it as `wishes`.
-    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict, name="wishes")
+    # By backend, what only that one understands.
+    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)

@@ -316,9 +316,9 @@ def together(requests: Sequence[Request]) -> Request:
         return Request(parts=tuple(_devices_only(request) for request in wanting), **amounts)
     counts: dict[GpuSelector, int] = {}
     for request in wanting:
-        for wish in request.gpus:
-            kind = msgspec.structs.replace(wish, count=0)
-            counts[kind] = counts.get(kind, 0) + int(wish.count)
+        for selector in request.gpus:
+            kind = msgspec.structs.replace(selector, count=0)
+            counts[kind] = counts.get(kind, 0) + int(selector.count)
     gpus = tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
     return Request(gpus=gpus, allow_busy=any(request.allow_busy for request in requests), **amounts)
 
@@ -328,16 +328,16 @@ def _devices_only(request: Request) -> Request:
 
 
 def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, ...]:
-    """The plan of a whole group as the plans of its members, each with devices that fit each of its wishes."""
+    """The plan of a whole group as the plans of its members, each with devices that fit each of its selectors."""
     if len(requests) == 1:
         return (plan,)
     if plan.parts:
         parts = iter(plan.parts)
         return tuple(_part(plan, set(next(parts)) if request.wants_devices else set()) for request in requests)
-    wishes = [wish for request in requests for wish in request.gpus]
-    fitting = [[device for device in plan.devices if not misfit(wish, device)[0]] for wish in wishes]
-    groups = assign([(int(wish.count), devices) for wish, devices in zip(wishes, fitting, strict=True)])
-    if groups is None:  # the whole was planned for the same wishes
+    selectors = [selector for request in requests for selector in request.gpus]
+    fitting = [[device for device in plan.devices if not misfit(selector, device)[0]] for selector in selectors]
+    groups = assign([(int(selector.count), devices) for selector, devices in zip(selectors, fitting, strict=True)])
+    if groups is None:  # the whole was planned for the same selectors
         raise AssertionError("a plan for a group cannot be divided among its members")
     chosen = iter(groups)
     return tuple(
@@ -348,7 +348,7 @@ def divide(plan: DevicePlan, requests: Sequence[Request]) -> tuple[DevicePlan, .
 def _part(plan: DevicePlan, mine: set[str]) -> DevicePlan:
     devices = tuple(device for device in plan.devices if device.id in mine)
     shares = {name: share for name, share in plan.shares.items() if name in mine}
-    return DevicePlan(devices, plan.wishes, shares)
+    return DevicePlan(devices, plan.selectors, shares)
 
 
 def _without_values(spec: SandboxSpec) -> SandboxSpec:

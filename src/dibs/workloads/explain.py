@@ -59,12 +59,12 @@ def asked_fields(spec: SandboxSpec) -> dict[str, str]:
     """The rows of the delivery table that a request touches, each with the value that was asked."""
     request = spec.resources
     asked: dict[str, str] = {}
-    for wish in request.gpus:
-        asked["gpu.all" if wish.count == "all" else "gpu.count"] = str(wish)
-        asked |= {"gpu.vendor": wish.vendor} if wish.vendor else {}
-        asked |= {"gpu.models": ",".join(wish.models)} if wish.models else {}
-        asked |= {"gpu.memory": wish.memory.text} if wish.memory else {}
-        asked |= {"gpu.profile": wish.profile} if wish.profile else {}
+    for selector in request.gpus:
+        asked["gpu.all" if selector.count == "all" else "gpu.count"] = str(selector)
+        asked |= {"gpu.vendor": selector.vendor} if selector.vendor else {}
+        asked |= {"gpu.models": ",".join(selector.models)} if selector.models else {}
+        asked |= {"gpu.memory": selector.memory.text} if selector.memory else {}
+        asked |= {"gpu.profile": selector.profile} if selector.profile else {}
     asked |= {"devices": ", ".join(request.devices)} if request.devices else {}
     asked |= {"where": " and ".join(request.where)} if request.where else {}
     asked |= {"claim": request.flags()} if request.claim else {}
@@ -111,7 +111,7 @@ def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
         return []  # options for several backends: `auto` takes one of these, and each has its own
     return [
         Problem(
-            "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",
+            "OPTION_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",
             f"name the backend: --backend {name}, or leave it out",
         )
         for name, said in spec.options.items()
@@ -151,7 +151,7 @@ def explain_request(
             BackendExplanation(
                 backend=name,
                 ok=fits and not problems,
-                wishes=decision.wishes,
+                selectors=decision.selectors,
                 problems=tuple(problems) if isinstance(decision, DevicePlan) else (*problems, *decision.problems),
                 devices=tuple(d.id for d in decision.devices)
                 if isinstance(decision, DevicePlan) and not problems

@@ -228,7 +228,7 @@ class Waiting:
             self._again = False
             return False
         watched, unwatched = self._holders() if self._first else ([], False)
-        outside = self._first and any(wish.count(Fate.EXTERNAL) for wish in refusal.wishes)
+        outside = self._first and any(selector.count(Fate.EXTERNAL) for selector in refusal.selectors)
         ask = self._limit if not self._first else _ASK if outside or unwatched else _COMPARE
         self._ledger.rest()
         look = self._next_look()
@@ -344,10 +344,10 @@ def expected_end(refusal: Refusal, ledger: Ledger) -> float | None:
         for device in lease.devices:
             by_device[device.id] = ends.get(lease.sandbox_id)
     latest = 0.0
-    for wish in refusal.wishes:
-        busy = [by_device.get(verdict.device) for verdict in wish.verdicts if verdict.fate is Fate.BUSY]
-        wanted = len(busy) + wish.count(Fate.FREE, Fate.CHOSEN) if wish.wanted is None else wish.wanted
-        missing = wanted - wish.count(Fate.FREE, Fate.CHOSEN)
+    for selector in refusal.selectors:
+        busy = [by_device.get(verdict.device) for verdict in selector.verdicts if verdict.fate is Fate.BUSY]
+        wanted = len(busy) + selector.count(Fate.FREE, Fate.CHOSEN) if selector.wanted is None else selector.wanted
+        missing = wanted - selector.count(Fate.FREE, Fate.CHOSEN)
         known = sorted(end for end in busy if end is not None)
         if missing > len(known):
             return None

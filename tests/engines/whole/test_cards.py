@@ -16,7 +16,7 @@ MIXED = "H100:2,L4:2"
 
 
 @pytest.mark.parametrize(
-    ("wish", "cards"),
+    ("asked", "cards"),
     [
         ({"gpu": 1}, [0]),
         ({"gpu": 3}, [0, 1, 2]),
@@ -30,9 +30,9 @@ MIXED = "H100:2,L4:2"
     ],
     ids=["count", "three", "model", "two models", "all", "exact", "memory", "CEL", "alternatives"],
 )
-def test_exactly_the_asked_cards_are_in_the_container(house: House, wish: dict[str, Any], cards: list[int]) -> None:
+def test_exactly_the_asked_cards_are_in_the_container(house: House, asked: dict[str, Any], cards: list[int]) -> None:
     house.world(MIXED)
-    row = house.create(**wish)
+    row = house.create(**asked)
     assert house.nodes(row) == [f"simgpu{card} c 1:3" for card in cards]
     receipt = house.service.receipt(row.id)
     assert receipt.verdict == "delivered"
@@ -110,17 +110,17 @@ def test_a_part_of_a_card_is_booked_against_the_whole(house: House) -> None:
 
 
 def test_what_is_not_there_is_refused_and_leaves_no_container(house: House) -> None:
-    for wish in ({"gpu": 5}, {"gpu": "B200:1"}, {"device": "gpu-9"}):
+    for asked in ({"gpu": 5}, {"gpu": "B200:1"}, {"device": "gpu-9"}):
         with pytest.raises((NoMatch, NotFound)):
-            house.create(**wish)
+            house.create(**asked)
     assert house.engine.containers() == []
     assert house.service.sandboxes(all=True) == []
 
 
-# --- wishes of one engine
+# --- options of one engine
 
 
-def test_wished_names_are_taken_exactly(house: House) -> None:
+def test_requested_cdi_names_are_used_exactly(house: House) -> None:
     row = house.create(gpu=2, **{house.kind: {"cdi_devices": ["sim.dibs/gpu=1", "sim.dibs/gpu=3"]}})
     assert house.nodes(row) == ["simgpu1 c 1:3", "simgpu3 c 1:3"]
     with pytest.raises(Busy):
@@ -130,24 +130,24 @@ def test_wished_names_are_taken_exactly(house: House) -> None:
 @pytest.mark.parametrize(
     ("mapping", "code"),
     [
-        ({"gpu": 1, "@": {"cdi_devices": ["sim.dibs/gpu=1", "sim.dibs/gpu=2"]}}, "WISH_INVALID"),
-        ({"@": {"cdi_devices": ["sim.dibs/gpu=1"]}}, "WISH_INVALID"),
+        ({"gpu": 1, "@": {"cdi_devices": ["sim.dibs/gpu=1", "sim.dibs/gpu=2"]}}, "OPTION_INVALID"),
+        ({"@": {"cdi_devices": ["sim.dibs/gpu=1"]}}, "OPTION_INVALID"),
         ({"gpu": 1, "@": {"gpus": "all"}}, "UNKNOWN_FIELD"),
     ],
     ids=["another number", "no request", "unknown key"],
 )
-def test_sd_17_a_wish_that_does_not_agree_is_refused(house: House, mapping: dict[str, Any], code: str) -> None:
+def test_sd_17_a_conflicting_option_is_refused(house: House, mapping: dict[str, Any], code: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         house.create(**{house.kind if key == "@" else key: value for key, value in mapping.items()})
     assert code in [problem.code for problem in caught.value.problems]
     assert house.engine.containers() == []
 
 
-def test_sd_17_a_wish_for_another_engine_is_refused(house: House) -> None:
+def test_sd_17_an_option_for_another_engine_is_refused(house: House) -> None:
     other = "podman" if house.kind == "docker" else "docker"
     with pytest.raises(Unsupported) as caught:
         house.create(gpu=1, **{other: {"cdi_devices": ["sim.dibs/gpu=1"]}})
-    assert [problem.code for problem in caught.value.problems] == ["WISH_FOR_ANOTHER_BACKEND"]
+    assert [problem.code for problem in caught.value.problems] == ["OPTION_FOR_ANOTHER_BACKEND"]
 
 
 # --- a spec that changes behind dibs' back

@@ -47,8 +47,10 @@ class Passing(msgspec.Struct):
     problems: list[Problem] = []
 
 
-def decide(devices: tuple[GrantedDevice, ...], facts: Facts, env: dict[str, str], wished: tuple[str, ...]) -> Passing:
-    """`env`: the workload's own environment; `wished`: CDI names that were asked for by name on this engine."""
+def decide(
+    devices: tuple[GrantedDevice, ...], facts: Facts, env: dict[str, str], cdi_names: tuple[str, ...]
+) -> Passing:
+    """`env`: the workload's own environment; `cdi_names`: CDI names that were asked for by name on this engine."""
     found = Passing()
     if not devices:
         return found
@@ -58,12 +60,12 @@ def decide(devices: tuple[GrantedDevice, ...], facts: Facts, env: dict[str, str]
             expect(node, device, facts, found)
     if found.problems:
         return found
-    names = list(wished) or [device.attachment.cdi_name for device in devices]
-    why_not = _by_name(names, devices, facts, env, found, exact=bool(wished))
+    names = list(cdi_names) or [device.attachment.cdi_name for device in devices]
+    why_not = _by_name(names, devices, facts, env, found, exact=bool(cdi_names))
     if not why_not or found.problems:
         return found
-    if wished:
-        for name in wished:
+    if cdi_names:
+        for name in cdi_names:
             found.problems.append(
                 Problem("CDI_NAME_UNKNOWN", "cdi_devices", name, why_not, "leave the names out, or see `dibs doctor`")
             )

@@ -74,8 +74,8 @@ def form(
     problems = [*_wrong(workload), *_limits(workload, can_limit), *_mounts(workload, facts)]
     notes: list[str] = []
     image = _image(engine, workload, facts, find_image, image_id, problems, notes)
-    wished = tuple(workload.options.get("cdi_devices", ()))
-    devices = device_injection.decide(workload.devices, facts, workload.env, wished)
+    requested = tuple(workload.options.get("cdi_devices", ()))
+    devices = device_injection.decide(workload.devices, facts, workload.env, requested)
     problems += [*devices.problems, *_volumes(engine, workload, image, devices)]
     user = workload.user or (image.user if image else "")
     problems += _unseen(facts, user)

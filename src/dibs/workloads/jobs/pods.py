@@ -143,7 +143,7 @@ class Pod(msgspec.Struct):
         found: Json = {}
         said: Json = self.container.get("resources", {})
         limits, requests = said.get("limits", {}), said.get("requests", {})
-        wishes: list[str] = []
+        selectors: list[str] = []
         path = f"containers[{self.container['name']}].resources"
         for name in sorted({**requests, **limits}):
             amount = limits.get(name, requests.get(name))
@@ -156,13 +156,13 @@ class Pod(msgspec.Struct):
                 if (count := Quantity.parse(amount)).nanos:
                     found[name] = count.as_integer() if count.is_integer() else str(count)
             elif mig := _MIG.fullmatch(name):
-                wishes.append(f"nvidia:{mig[1]}:{Quantity.parse(amount)}")
+                selectors.append(f"nvidia:{mig[1]}:{Quantity.parse(amount)}")
             else:
                 part = "limits" if name in limits else "requests"
                 remedy = "leave it out; devices are asked for as nvidia.com/gpu, amd.com/gpu, intel.com/gpu or by claim"
                 self.refuse(f"{path}.{part}[{name}]", amount, "this host has no such resource to give", remedy)
-        if wishes:
-            found["gpu"] = wishes
+        if selectors:
+            found["gpu"] = selectors
         return found
 
     def _agree(self, name: str, asked: Any, limit: Any, path: str) -> None:

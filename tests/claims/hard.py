@@ -60,3 +60,32 @@ def _device(dice: random.Random, number: int, kind: str) -> JSON:
     if kind == "distinct lists":
         found["attributes"][f"{DRIVER}/lists"] = {"strings": [f"v{dice.randrange(4)}", f"v{dice.randrange(4, 8)}"]}
     return found
+
+
+def tangled(seed: int) -> tuple[list[JSON], list[JSON]]:
+    """Slices and claims of few devices, under constraints over several requests: what of an earlier request a later one
+    has to fit to depends on who got which device, not only on what is left."""
+    dice = random.Random(seed)
+    devices = [
+        device(
+            f"gpu-{number}",
+            attributes={"root": f"root-{dice.randrange(3)}", "lane": dice.randrange(4), "kind": dice.randrange(3)},
+        )
+        for number in range(dice.randint(5, 9))
+    ]
+    names = [f"r{number}" for number in range(dice.randint(3, 5))]
+    wanted = [exactly(name, count=dice.randint(1, 2), **_kinds(dice)) for name in names]
+    constraints: list[JSON] = [
+        {
+            dice.choice(("matchAttribute", "distinctAttribute")): f"{DRIVER}/{dice.choice(('root', 'lane'))}",
+            "requests": sorted(dice.sample(names, dice.randint(2, len(names) - 1))),
+        }
+        for _ in range(dice.randint(1, 3))
+    ]
+    return [resource_slice(devices)], [claim(*wanted, constraints=constraints)]
+
+
+def _kinds(dice: random.Random) -> JSON:
+    kind = f'device.attributes["{DRIVER}"].kind'
+    said = dice.choice(("", f"{kind} != {dice.randrange(3)}", f"{kind} == {dice.randrange(3)}"))
+    return {"selectors": selectors(said)} if said else {}

@@ -11,7 +11,7 @@ from dibs.cdi.spec import ContainerEdits
 from dibs.claims import whole_devices
 from dibs.claims.failures import GaveUp
 from dibs.claims.whole_devices import choose
-from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, UnitId
+from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, SourceError, UnitId
 from dibs.devices.names import ALL_OF_HOST
 from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Unhealthy, Unsupported
 from dibs.ledger.rows import Holder, LeaseId
@@ -57,6 +57,24 @@ def refused(gpu_text: object, where: World) -> Refusal:
     decision = plan_devices(parse_request({"gpu": gpu_text}), where)
     assert isinstance(decision, Refusal), decision
     return decision
+
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ((), "no GPU was found on this host"),
+        (
+            (SourceError("nvml", "no permission"), SourceError("cdi", "a.json is damaged")),
+            "no GPU was found on this host (nvml: no permission; cdi: a.json is damaged)",
+        ),
+    ],
+)
+def test_without_any_gpu_the_sources_that_could_not_be_read_are_told(
+    errors: tuple[SourceError, ...], told: str
+) -> None:
+    decision = refused(1, World(Inventory((), errors), {}, (), 100.0))
+    assert [problem.reason for problem in decision.problems] == [told]
 
 
 def test_the_first_free_devices_are_chosen_in_order() -> None:

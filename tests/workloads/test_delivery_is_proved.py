@@ -15,6 +15,7 @@ from dibs.errors import BackendUnavailable, DeliveryMismatch
 from dibs.process import absent
 from dibs.request import parse_spec
 from dibs.workloads.receipt import differences
+from dibs.workloads.reconcile import reconcile
 from dibs.workloads.service import Workloads
 
 NODE = NodeFact("/dev/simgpu0", "c", 1, 3)
@@ -190,3 +191,17 @@ def test_what_was_made_without_an_answer_is_gone_before_its_card_is_free(service
     assert not Path(backend.made.folder).exists()
     assert service.leases() == []
     assert not service.remove("mute", 0.0).live
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_an_engine_may_have_made_when_it_was_killed_is_looked_for_later(service: Workloads, holds: bool) -> None:
+    backend = service.registry._made["fake", None] = FakeBackend(name="fake", holds=holds)
+    backend.fail_next("create", BackendUnavailable("the engine was killed while it was asked"))
+    with pytest.raises(BackendUnavailable, match="was killed"):
+        service.create(parse_spec({"backend": "fake", "gpu": 1, "name": "cut-off", "command": ["true"]}))
+    assert service.leases() == []
+    ended = service.sandbox("cut-off").id
+    backend.calls.clear()
+    reconcile(service.ledger, service.registry)
+    looked = [one for one in backend.calls if one == ("discard", ended)]
+    assert bool(looked) == (not holds), "a runtime that its engine had started goes on without it"

@@ -33,7 +33,7 @@ class DeadEnds:
         # By request, the constraints that it or a later one is under.
         self._constraints: list[list[Constraint]] = [[] for _ in groups]
         later: dict[int, Constraint] = {}
-        for index in range(len(groups) - 1, -1, -1):
+        for index in reversed(range(len(groups))):
             later.update({id(one): one for wanted in groups[index] for one in wanted.constraints})
             self._constraints[index] = list(later.values())
 

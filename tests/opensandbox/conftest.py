@@ -21,8 +21,9 @@ import msgspec
 import pytest
 from opensandbox.config.connection_sync import ConnectionConfigSync
 from tests.cluster import images as cluster_images
+from tests.cluster import served
 from tests.cluster import shared as clusters
-from tests.cluster.node_driver import NVIDIA, NodeProcess
+from tests.cluster.node_driver import NodeProcess
 from tests.cluster.place import Place as Namespace
 from tests.engines import images, shared
 from tests.gateway.conftest import RunningGateway, end_all
@@ -196,30 +197,16 @@ class ClusterPlace(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def cluster_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
-    """The driver of the devices ends with the module: other tests start one of their own on the same node."""
     running = clusters.nodes()
     if isinstance(running, str):
         pytest.skip(f"no Kubernetes nodes: {running}")
     folder = tmp_path_factory.mktemp("opensandbox-kubernetes")
-    namespace = Namespace(running)
-    selector = {"cel": {"expression": f"device.driver == '{NVIDIA}'"}}
-    namespace.cluster.create(kube.CLASSES, {"metadata": {"name": NVIDIA}, "spec": {"selectors": [selector]}})
-    driver = NodeProcess(namespace, "node-a", folder, world="8")
-    driver.start()
     home = Home(state=folder / "home", config=folder / "home/config").make()
-    settings = (
-        'backends = ["kubernetes"]\n[kubernetes]\npending = "2m"\n'
-        f'kubeconfig = "{running.kubeconfig()}"\nnamespace = "{namespace.namespace}"\n'
-    )
-    try:
-        with contextmanager(_place)(home, folder, "kubernetes", cluster_images.BUSYBOX, settings) as place:
-            yield ClusterPlace(namespace, driver, place)
-        namespace.empty()
-        namespace.until(lambda: not driver.records(), "all claims are given back", driver.said)
-    finally:
-        driver.clear()
-        namespace.cluster.delete(kube.CLASSES, NVIDIA)
-        namespace.clear()
+    with (
+        served.namespace_with_cards(running, folder, 8) as (namespace, driver),
+        contextmanager(_place)(home, folder, "kubernetes", cluster_images.BUSYBOX, served.settings(namespace)) as place,
+    ):
+        yield ClusterPlace(namespace, driver, place)
 
 
 @pytest.fixture

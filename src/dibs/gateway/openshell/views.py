@@ -48,7 +48,7 @@ def sandbox_id(row: Sandbox) -> str:
 
 
 def sandbox(row: Sandbox, workspace: str, devices: Iterable[LeasedDevice] = (), waits: str = "") -> Any:
-    """`waits`: what a queued one waits for."""
+    """`waits`: what one waits for that is in the queue, or with a cluster's scheduler."""
     found = schema.message("Sandbox")()
     meta = found.metadata
     meta.id, meta.name, meta.workspace = sandbox_id(row), row.name, workspace
@@ -118,6 +118,8 @@ def _why(row: Sandbox, phase: str, waits: str) -> tuple[str, str]:
         return "Ready", "it takes commands"
     if row.state == "queued":
         return "Queued", waits or "waits for devices"
+    if row.state == "creating" and row.waits_for:
+        return "Pending", waits or row.waits_for  # of a cluster: what its scheduler or the node says
     if row.state in ("creating", "running"):
         return "Creating", "is being created"
     if phase == "STOPPED":

@@ -43,8 +43,8 @@ def test_what_is_tried_once_changes_no_answer(seed: int, kind: str) -> None:
     assert decided(seed, kind, 8, FEW) == plain
 
 
-# In these the answer is lost when a state leaves out what a later request has to fit to: the value that several requests
-# share, the values that none may repeat, the constraints of the last request or of every second one.
+# In these the answer is lost when a state leaves out what a later request has to fit to: the value that several
+# requests share, the values that none may repeat, the constraints of the last request or of every second one.
 @pytest.mark.parametrize("seed", [67, 182, 210, 388])
 def test_who_has_which_device_matters_where_a_later_request_has_to_fit_to_it(
     seed: int, monkeypatch: pytest.MonkeyPatch

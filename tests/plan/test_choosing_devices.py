@@ -59,7 +59,6 @@ def refused(gpu_text: object, where: World) -> Refusal:
     return decision
 
 
-
 @pytest.mark.parametrize(
     ("errors", "told"),
     [

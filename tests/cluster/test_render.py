@@ -10,7 +10,7 @@ from tests.cluster.world import World, device
 from dibs.errors import InvalidRequest
 from dibs.kube import client as kube
 from dibs.kube import objects as core
-from dibs.kube.render import Offers, Rendered, owned, render
+from dibs.kube.render import KINDS, Kind, Offers, Rendered, owned, render
 from dibs.request.pod_options import PodOptions, read_options
 from dibs.request.spec import parse_spec
 
@@ -19,9 +19,9 @@ DRA = Offers(classes=("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com"))
 BOTH = Offers(extended=PLUGIN.extended, classes=DRA.classes)
 
 
-def rendered(offers: Offers, options: PodOptions | None = None, kind: Any = "Pod", **request: Any) -> Rendered:
+def rendered(offers: Offers, options: PodOptions | None = None, kind: Kind = "Pod", **request: Any) -> Rendered:
     spec = parse_spec({"image": "example.com/none:1", "command": ["true"], "workdir": "/", **request})
-    return render(spec, "box", offers, options or PodOptions(), kind)
+    return render(spec, "box", offers, options or PodOptions(), KINDS[kind][0])
 
 
 def refusals(offers: Offers, options: PodOptions | None = None, **request: Any) -> list[str]:
@@ -150,7 +150,7 @@ def test_an_unknown_option_is_refused_and_never_passed_through(options: dict[str
 
 
 @pytest.mark.parametrize(("kind", "field"), [("Sandbox", "podTemplate"), ("BatchSandbox", "template")])
-def test_all_kinds_of_workload_hold_the_same_pod(kind: str, field: str) -> None:
+def test_all_kinds_of_workload_hold_the_same_pod(kind: Kind, field: str) -> None:
     pod = rendered(BOTH, gpu=2).workload
     other = rendered(BOTH, kind=kind, gpu=2).workload
     assert other["spec"][field]["spec"] == pod["spec"]

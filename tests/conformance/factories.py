@@ -3,7 +3,8 @@
 A difference is a named line: what the suite then does not ask of the backend, and why. Whoever adds a backend adds a
 factory; whoever removes a difference runs more tests.
 
-Engines of further versions, and a cluster, run the tests of `SMALLER`, and everything with DIBS_SOAK=1.
+Engines of further versions, and a cluster, run the tests of `SMALLER`, and everything with DIBS_SOAK=1. The further
+kinds of workload of a cluster differ in who makes the pod: they run those of `ENDS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 from pathlib import Path
 
 from tests.cluster import images as cluster_images
+from tests.cluster import kinds
 from tests.cluster import shared as clusters
+from tests.cluster.binaries import CannotBuild
 from tests.engines import images, shared
 
 from dibs.backends.fake import FakeBackend
@@ -20,6 +23,7 @@ from dibs.backends.installed import declared
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Backend
 from dibs.home import Home
+from dibs.kube.render import Kind
 from dibs.settings import ClusterSettings
 from dibs.testing import Factory
 
@@ -48,6 +52,16 @@ SMALLER = frozenset(
         "test_usage_is_measured_against_the_limits",
         "test_a_held_one_can_be_discarded_by_its_name_alone",
         "test_a_snapshot_is_an_image_or_refused_by_name",
+    )
+)
+
+
+ENDS = frozenset(
+    (
+        "test_its_exit_code_is_told",
+        "test_stop_ends_it_with_the_reason",
+        "test_delete_is_refused_while_it_lives_and_repeatable_after",
+        "test_a_held_one_can_be_discarded_by_its_name_alone",
     )
 )
 
@@ -101,10 +115,17 @@ def _engine(name: str, suite: str = "trixie", version: str = "") -> Factory:
     )
 
 
-def _kubernetes() -> Factory:
+def _kubernetes(kind: Kind = "Pod") -> Factory:
     def missing() -> str:
         found = clusters.nodes()
-        return found if isinstance(found, str) else ""
+        if isinstance(found, str):
+            return found
+        try:
+            if kind != "Pod":
+                kinds.keep(found, kind)
+        except CannotBuild as reason:
+            return f"no controller of {kind}: {reason}"
+        return ""
 
     def make(_: Path) -> Backend:
         from dibs.backends.kubernetes.backend import KubernetesBackend
@@ -112,7 +133,7 @@ def _kubernetes() -> Factory:
         found = clusters.nodes()
         assert not isinstance(found, str)
         kubeconfig = str(found.kubeconfig())
-        return KubernetesBackend("kubernetes", ClusterSettings(kubeconfig=kubeconfig, namespace="default"))
+        return KubernetesBackend("kubernetes", ClusterSettings(kubeconfig=kubeconfig, namespace="default", kind=kind))
 
     differences = {
         "held": "a pod runs when its node is ready: it is looked at right after the start",
@@ -124,13 +145,15 @@ def _kubernetes() -> Factory:
     }
     fields = {"image": cluster_images.BUSYBOX, "private": True}  # as through a gateway: its expiry can be renewed
     return Factory(
-        name="kubernetes",
+        name="kubernetes" if kind == "Pod" else f"kubernetes-{kind}",
         make=make,
         declaration=declared("kubernetes"),
         differences=differences,
         missing=missing,
         fields=fields,
-        only=_selection(further=True),  # a pod takes seconds to end
+        only=(_selection(further=True) and ENDS)
+        if kind != "Pod"
+        else _selection(further=True),  # they take seconds to end
     )
 
 
@@ -148,6 +171,8 @@ FACTORIES = (
     _engine("docker"),
     _engine("podman"),
     _kubernetes(),
+    _kubernetes("Sandbox"),
+    _kubernetes("BatchSandbox"),
     _engine("docker", "sid", "28"),
     _engine("podman", "bookworm", "4.3"),
 )

@@ -39,16 +39,20 @@ _NUMERIC_USER = re.compile(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
 
 Form = Literal["none", "extended resource", "claim"]
 Kind = Literal["Pod", "Sandbox", "BatchSandbox"]
-KINDS: Mapping[Kind, Resource] = {
-    "Pod": PODS,
-    "Sandbox": Resource("agents.x-k8s.io/v1alpha1", "sandboxes", "Sandbox"),
-    "BatchSandbox": Resource("sandbox.opensandbox.io/v1alpha1", "batchsandboxes", "BatchSandbox"),
+# In all their versions that are known here, the preferred first; what dibs says is the same in each.
+KINDS: Mapping[Kind, tuple[Resource, ...]] = {
+    "Pod": (PODS,),
+    "Sandbox": tuple(
+        Resource(f"agents.x-k8s.io/{version}", "sandboxes", "Sandbox") for version in ("v1beta1", "v1alpha1")
+    ),
+    "BatchSandbox": (Resource("sandbox.opensandbox.io/v1alpha1", "batchsandboxes", "BatchSandbox"),),
 }
 _TEMPLATES = {"Sandbox": "podTemplate", "BatchSandbox": "template"}
 SANDBOX = "dibs.dev/sandbox"  # label: the sandbox's id
 LABELS = "dibs.dev/labels"  # annotation: the labels of the request that are none to Kubernetes, as JSON
 TTL = "dibs.dev/ttl"  # annotation: seconds from the start of the command, where dibs keeps it and not the kubelet
 GATE = "dibs.dev/start"  # scheduling gate: the pod is created, and nothing may happen yet
+RELEASED = "dibs.dev/released"  # annotation of what a controller makes pods of: the uid of the one pod that may run
 VOLUME = "dibs-volume-"  # what the pod calls a named volume, with its number
 _SIZE = 1 << 30  # of a volume that is created without a size, as OpenSandbox's server makes it
 _CLAIM_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -121,12 +125,12 @@ def render(
     name: str,
     offers: Offers,
     options: PodOptions,
-    kind: Kind = "Pod",
+    kind: Resource = PODS,
     *,
     marks: Marks | None = None,
     base: BaseTemplate | None = None,
 ) -> Rendered:
-    """The objects for a sandbox of this name, or InvalidRequest with everything that is wrong."""
+    """The objects for a sandbox of this name, of one of `KINDS`; or InvalidRequest with everything that is wrong."""
     problems: list[Problem] = []
     _check(spec, name, options, problems)
     form, why, resources = _choose(spec.resources, offers, options, problems)
@@ -186,16 +190,16 @@ def owned(template: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str,
     return {**template, "metadata": {**template["metadata"], "ownerReferences": [owner]}}
 
 
-def _workload(kind: Kind, name: str, metadata: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
+def _workload(made: Resource, name: str, metadata: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
     marked = SANDBOX in metadata["labels"]
-    if kind == "Pod":
+    if made == PODS:
         kept = {"finalizers": [FINALIZER]} if marked else {}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata, **kept}, "spec": pod}
-    spec: dict[str, Any] = {_TEMPLATES[kind]: {"metadata": metadata, "spec": pod}}
-    if kind == "BatchSandbox":
+    spec: dict[str, Any] = {_TEMPLATES[made.kind]: {"metadata": metadata, "spec": pod}}
+    if made.kind == "BatchSandbox":
         spec["replicas"] = 1
     labels = {**_MANAGED, **({SANDBOX: metadata["labels"][SANDBOX]} if marked else {})}
-    return {"apiVersion": KINDS[kind].api, "kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
+    return {"apiVersion": made.api, "kind": made.kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 # -- devices

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs.backends.kubernetes.pods import MANAGED, SandboxPod
-from dibs.backends.port import Capability, Handle
-from dibs.errors import BackendUnavailable, DibsError, Unsupported
+from dibs.backends.port import Handle
+from dibs.errors import BackendUnavailable
 from dibs.kube import errors
-from dibs.kube.client import PODS, Cluster, Resource, Version
+from dibs.kube.client import PODS, Cluster, Version
 from dibs.kube.config import ClusterConfig, find_cluster
 from dibs.kube.informer import Follower
-from dibs.kube.render import KINDS, SANDBOX, Kind
+from dibs.kube.render import SANDBOX
 from dibs.settings import ClusterSettings
 
 _ASK = 0.1, 2.0  # seconds between two questions while there is no watch: at first, and in the end
@@ -52,15 +52,6 @@ class Connection:
     def namespace(self) -> str:
         return self.settings.namespace or self.config.namespace
 
-    @property
-    def kind(self) -> Kind:
-        kind: Kind = self.settings.kind  # type: ignore[assignment]  # settings allow these only
-        return kind
-
-    @property
-    def workloads(self) -> Resource:
-        return KINDS[self.kind]
-
     def cluster(self) -> Cluster:
         """The client of this thread."""
         found: Cluster | None = getattr(self._local, "cluster", None)
@@ -74,40 +65,6 @@ class Connection:
         if self._version is None:
             self._version = self.cluster().version()
         return self._version
-
-    def available(self) -> Capability:
-        try:
-            self.version()
-            self._check_kind()
-        except DibsError as error:
-            problem = error.problems[0]
-            return Capability(ok=False, reason=problem.reason, remedy=problem.remedy, code=problem.code)
-        return Capability(ok=True)
-
-    def _check_kind(self) -> None:
-        """The kinds that are not Kubernetes' own need their controller; one of another version is not taken for it."""
-        if self.kind == "Pod":
-            return
-        wanted = self.workloads
-        try:
-            self.cluster().raw(f"/apis/{wanted.api}")
-        except errors.Missing as error:
-            served = self._served_versions(wanted.group)
-            what = f"it serves {wanted.group} only as {', '.join(served)}" if served else "it does not have that kind"
-            raise Unsupported(
-                f"{wanted.kind} ({wanted.api}) is not installed in the cluster: {what}",
-                field="kubernetes.kind",
-                value=self.kind,
-                code="KIND_NOT_INSTALLED",
-                remedy="install its custom resource definition and controller, or set kind = Pod",
-            ) from error
-
-    def _served_versions(self, group: str) -> list[str]:
-        try:
-            found = self.cluster().raw(f"/apis/{group}")
-        except errors.Missing:
-            return []
-        return [str(one.get("version")) for one in found.get("versions", ())]
 
     def close(self) -> None:
         with self._lock:
@@ -123,15 +80,15 @@ class Connection:
 
     def pod(self, handle: Handle) -> SandboxPod | None:
         """The pod of a sandbox, asked of the API server now; None: there is none."""
-        if self.kind == "Pod":
-            try:
-                found = self.cluster().get(PODS, pod_name(handle), SandboxPod, self.namespace)
-            except errors.Missing:
-                return None
-            return found if found.sandbox == handle.sandbox_id else None
-        labels = f"{SANDBOX}={handle.sandbox_id}"
-        pods = self.cluster().items(PODS, SandboxPod, self.namespace, labels=labels)
-        return max(pods, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+        try:
+            found = self.cluster().get(PODS, handle.sandbox_id, SandboxPod, self.namespace)
+        except errors.Missing:
+            return None
+        return found if found.sandbox == handle.sandbox_id else None
+
+    def recognised(self, handle: Handle, found: SandboxPod) -> SandboxPod | None:  # noqa: ARG002
+        """What the watch has shown, if it is the pod of that sandbox."""
+        return found
 
     def seen(self, handle: Handle) -> SandboxPod | None:
         """The same, from the watch where that is current and knows the pod."""
@@ -139,7 +96,7 @@ class Connection:
         if follower is not None and follower.current:
             found = follower.get(handle.sandbox_id)
             if found is not None:
-                return found
+                return self.recognised(handle, found)
         return self.pod(handle)
 
     def follow(self, sandbox_id: str) -> Follower[SandboxPod]:
@@ -183,7 +140,10 @@ class Connection:
                 known = pod
                 follower.wait(lambda known=known: _is_newer(follower.get(handle.sandbox_id), known), left)  # type: ignore[misc]
                 found = follower.get(handle.sandbox_id)
-                pod = found if _is_newer(found, known) and found is not None else self.pod(handle)
+                newer = found is not None and _is_newer(found, known)
+                pod = self.recognised(handle, found) if newer and found is not None else self.pod(handle)
+                if newer and pod is None:
+                    time.sleep(_ASK[0])  # it is not its pod, and shown again at once
             else:
                 pause = min(pause * 2, _ASK[1])
                 pod = self.pod(handle)
@@ -208,10 +168,6 @@ class PodWatch:
 
     def close(self) -> None:
         self._stop()
-
-
-def pod_name(handle: Handle) -> str:
-    return handle.data.get("pod", handle.sandbox_id)
 
 
 def _is_newer(found: SandboxPod | None, known: SandboxPod | None) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.kubernetes.connection import Connection, unavailable
+from dibs.backends.kubernetes.connection import unavailable
+from dibs.backends.kubernetes.owners import Owners
 from dibs.backends.kubernetes.pods import ENDED_BY, SandboxPod, exit_of
 from dibs.backends.port import (
     Capability,
@@ -62,7 +63,7 @@ _MOST_NODES = 20  # that an explanation lists
 _TRIES = 5  # to change an object that others change too
 
 
-class Creation(Connection):
+class Creation(Owners):
     """Rendering, creating, discarding."""
 
     holds = False
@@ -123,7 +124,7 @@ class Creation(Connection):
         if self.settings.template and self._template is None:
             self._template = read_template(self.settings.template)
         rendered = render(
-            _spec_of(workload), workload.id, Offers.of(inventory), read_options(workload.options), self.kind,
+            _spec_of(workload), workload.id, Offers.of(inventory), read_options(workload.options), self.workloads,
             marks=Marks(sandbox=workload.id, ttl_seconds=workload.ttl_seconds if workload.private else None),
             base=self._template,
         )  # fmt: skip
@@ -241,6 +242,7 @@ class Creation(Connection):
         for _ in range(_TRIES):
             if not pod.gated:
                 return
+            self.commit(handle, pod)
             gates = [{"name": one.name} for one in pod.spec.scheduling_gates if one.name != GATE]
             finalizers = list(dict.fromkeys((*pod.metadata.finalizers, FINALIZER)))
             spec = {"schedulingGates": gates or None}
@@ -270,8 +272,10 @@ class Creation(Connection):
 
     def _remove(self, handle: Handle, pod: SandboxPod | None) -> None:
         """Delete the objects of a workload that has ended or never began. Repeatable."""
-        if self.kind != "Pod":
+        if self.owns:
             self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)  # or its controller makes another pod
+            self.remove_others(handle)
+            self._delete(TEMPLATES, f"{handle.sandbox_id}-{CLAIM}", handle.sandbox_id)
             pod = self.pod(handle)
         for _ in range(_TRIES):
             if pod is None:
@@ -312,7 +316,7 @@ class Creation(Connection):
                 if ENDED_BY not in pod.metadata.annotations:
                     self.patch_pod(pod, {"metadata": marked})
                 self.cluster().delete(PODS, pod.metadata.name, self.namespace, grace=max(0, -int(-grace_seconds // 1)))
-                if self.kind != "Pod":
+                if self.owns:
                     self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)
                 return
             except errors.Missing:

@@ -81,7 +81,7 @@ class Placing(Creation):
     def start(self, handle: Handle) -> None:
         """Let it run, and wait until it does."""
         pod = self.pod(handle)
-        if pod is None and self.kind == "Pod":
+        if pod is None and not self.owns:
             raise NotFound("there is no such pod", field="sandbox", value=handle.sandbox_id)
         phase = status_of(pod).phase if pod is not None else Phase.HELD
         if phase is not Phase.HELD:
@@ -106,18 +106,9 @@ class Placing(Creation):
 
     def _without_pod(self, handle: Handle) -> Placement:
         """A controller has not made its pod yet; or there is nothing left of it."""
-        if self.kind != "Pod":
-            try:
-                found = self.cluster().get(self.workloads, handle.sandbox_id, dict[str, Any], self.namespace)
-            except errors.Missing:
-                found = {}
-            if found and not found["metadata"].get("deletionTimestamp"):
-                said = [
-                    f"{one.get('type')}: {one.get('reason', '')} {one.get('message', '')}".strip()
-                    for one in (found.get("status") or {}).get("conditions", ())
-                    if one.get("status") != "True" and one.get("message")
-                ]
-                return Placement("pending", "; ".join(said) or f"no controller has made a pod of this {self.kind} yet")
+        said = self.said_by_owner(handle) if self.owns else None
+        if said is not None:
+            return Placement("pending", said)
         raise NotFound("the cluster does not have it any more", field="sandbox", value=handle.sandbox_id)
 
     def _reason(self, handle: Handle, pod: SandboxPod) -> str:

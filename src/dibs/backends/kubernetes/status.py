@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dibs.backends.kubernetes.connection import unavailable
 from dibs.backends.kubernetes.placement import Placing, ended
 from dibs.backends.kubernetes.pods import EXPIRES, NEVER, SandboxPod, seconds, status_of
-from dibs.backends.port import Handle, Phase, Status
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
 from dibs.errors import BackendUnavailable, Conflict, Unsupported
 from dibs.kube import errors
+from dibs.kube.render import FINALIZER, RELEASED
 
 _KILLING = 60.0  # seconds beyond its grace in which a node must have ended it
 
@@ -22,26 +23,27 @@ class Lives(Placing):
         return self._status(handle, self.pod(handle))
 
     def _status(self, handle: Handle, pod: SandboxPod | None) -> Status:
-        if pod is None and self.kind != "Pod" and self._has_workload(handle):
-            return Status(Phase.HELD, detail=f"no controller has made a pod of this {self.kind} yet")
-        return status_of(pod)
-
-    def _has_workload(self, handle: Handle) -> bool:
-        try:
-            found = self.cluster().get(self.workloads, handle.sandbox_id, SandboxPod, self.namespace)
-        except errors.Missing:
-            return False
-        return found.metadata.deletion_timestamp is None
+        owner = self.owner(handle) if pod is None else None
+        if owner is None:
+            return status_of(pod)
+        if RELEASED in owner.metadata.annotations:
+            pod = self.pod(handle)  # it may have been made and released since it was looked for
+            if pod is not None:
+                return status_of(pod)
+            return Status(Phase.EXITED, Exit(137, ExitReason.LOST, 9, "its pod was removed, and not by dibs"))
+        return Status(Phase.HELD, detail=f"no controller has made a pod of this {self.kind} yet")
 
     def survey(self, handles: Sequence[Handle]) -> dict[str, Status]:
         """From the watch, in a process that has one; else with one list. That one is gone is asked of the server."""
         if not handles:
             return {}
         pods = self._all_pods()
-        return {
-            one.sandbox_id: status_of(pods[one.sandbox_id]) if one.sandbox_id in pods else self.status(one)
-            for one in handles
-        }
+        found = {}
+        for one in handles:
+            pod = pods.get(one.sandbox_id)
+            known = pod is not None and (not self.owns or FINALIZER in pod.metadata.finalizers)
+            found[one.sandbox_id] = status_of(pod) if known else self.status(one)
+        return found
 
     def _all_pods(self) -> dict[str, SandboxPod]:
         from dibs.backends.kubernetes.pods import MANAGED
@@ -76,13 +78,10 @@ class Lives(Placing):
                 handle, lambda one, v=version: (one.metadata.resource_version if one is not None else "") != v, left  # type: ignore[misc]
             )  # fmt: skip
 
-    def is_to_come(self, handle: Handle) -> bool:
-        return self.kind != "Pod" and self._has_workload(handle)
-
     def stop(self, handle: Handle, grace_seconds: float) -> None:
         pod = self.pod(handle)
         if pod is None:
-            if self.kind != "Pod":
+            if self.owns:
                 self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)
             return
         self.end(handle, pod, "stopped", grace_seconds)

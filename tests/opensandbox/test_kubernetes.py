@@ -49,7 +49,7 @@ def create(place: Place, **more: Any) -> SandboxSync:
     return SandboxSync.create(place.image, connection_config=place.sync(), **given)
 
 
-def test_the_schedulers_reason_reaches_the_client_while_it_waits(
+def test_sd_08_the_schedulers_reason_reaches_the_client_while_it_waits(
     place: Place, cluster_place: ClusterPlace, plugin: None
 ) -> None:
     first = create(place, resource={"gpu": "7"}, ready_timeout=timedelta(minutes=2))
@@ -100,7 +100,7 @@ def test_what_cannot_be_delivered_is_refused_before_anything_is_created(
     assert place.held() == 0
 
 
-def test_a_pod_has_the_resource_by_its_full_name_and_nothing_that_was_not_asked_for(
+def test_sd_02_a_pod_has_the_resource_by_its_full_name_and_nothing_that_was_not_asked_for(
     place: Place, cluster_place: ClusterPlace, plugin: None
 ) -> None:
     sandbox = create(place, resource={"gpu": "2", "cpu": "500m", "memory": "64Mi"}, ready_timeout=timedelta(minutes=2))

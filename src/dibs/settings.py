@@ -85,6 +85,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""  # a file with a pod template that every sandbox is merged into
     pending: float = 600.0
     preflight: bool = True
+    jobs: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,6 +333,9 @@ KUBERNETES: tuple[Setting, ...] = (
     Setting("preflight", "preflight", _flag,
             "Refuse what no node of the cluster could ever run. Switch it off where nodes are added on demand.",
             "DIBS_KUBERNETES_PREFLIGHT", "true"),
+    Setting("jobs", "jobs", _flag,
+            "Training jobs of the gateway's Kubeflow API may run here, in the namespace that has the tenant's name.",
+            "DIBS_KUBERNETES_JOBS", "false"),
 )  # fmt: skip
 GATEWAY: tuple[Setting, ...] = (
     Setting("listen", "listen", _listens,

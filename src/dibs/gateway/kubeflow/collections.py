@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dibs.gateway.kubeflow import views
+from dibs.gateway.kubeflow import clusters, views
 from dibs.gateway.kubeflow.watch import Collection
 from dibs.gateway.state import Gateway
 from dibs.workloads.jobs.model import Job
@@ -34,7 +34,11 @@ def _of(gateway: Gateway, name: str, show: Callable[[list[Job]], list[Json]]) ->
             return show(newest(workloads))
 
         async def ask() -> list[Json]:
-            return await gateway.pool.call_as(gateway.auth.me, read)
+            found = await gateway.pool.call_as(gateway.auth.me, read)
+            if any(one.jobs for one in gateway.settings.clusters.values()):
+                more = await gateway.pool.call_long(clusters.listed, gateway.auth.me, name)
+                found = [*more, *found]
+            return found
 
         own[name] = Collection(ask, gateway.changes.look)
     return own[name]

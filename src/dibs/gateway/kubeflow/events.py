@@ -7,9 +7,9 @@ from typing import Any
 from litestar import Response, get
 
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import requests, selectors, views
-from dibs.gateway.kubeflow.collections import newest
-from dibs.gateway.kubeflow.namespaces import READ, tenant_in
+from dibs.gateway.kubeflow import clusters, requests, selectors, views
+from dibs.gateway.kubeflow.collections import jobs_of, newest
+from dibs.gateway.kubeflow.namespaces import READ, namespace_of, tenant_in, tenant_named
 from dibs.gateway.kubeflow.resources import EVENTS
 from dibs.gateway.native.common import Ask, gateway_of
 from dibs.workloads.jobs.service import Jobs
@@ -33,8 +33,15 @@ async def list_events(request: Ask) -> Response[Any]:
                 found += [views.event(job, one) for one in Jobs(workloads).events(job.id)]
         return found
 
-    found = await gateway_of(request).pool.call_as(who, read)
+    gateway = gateway_of(request)
+    found = await gateway.pool.call_as(who, read)
     found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
+    if any(one.jobs for one in gateway.settings.clusters.values()):
+        collection = jobs_of(gateway)
+        await collection.refresh()
+        place = None if tenant is None and who.sees_all else namespace_of(who.tenant if tenant is None else tenant)
+        found += await gateway.pool.call_long(clusters.events, collection.items(place), tenant_named)
+        found.sort(key=lambda one: str(one["lastTimestamp"]))
     items = [one for one in found if selectors.matches(asked, one)]
     version = items[-1]["metadata"]["resourceVersion"] if items else "1"
     return requests.show_list(request, EVENTS, items, version)

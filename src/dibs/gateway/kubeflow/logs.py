@@ -18,8 +18,8 @@ from msgspec import Meta
 from dibs.backends.port import LogRecord
 from dibs.errors import InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import pods, requests
-from dibs.gateway.kubeflow.namespaces import READ
+from dibs.gateway.kubeflow import clusters, pods, requests
+from dibs.gateway.kubeflow.namespaces import READ, tenant_in
 from dibs.gateway.kubeflow.resources import PODS
 from dibs.gateway.native.common import Ask, gateway_of
 from dibs.gateway.state import Gateway
@@ -56,6 +56,12 @@ async def pod_log(request: Ask) -> Response[Any]:
     if asked.container and asked.container not in known:
         reason = f"container {asked.container[:63]} is not valid for pod {name}"
         raise InvalidRequest(reason, field="container", code="FIELD_INVALID", remedy=f"it has {', '.join(known)}")
+    gateway = gateway_of(request)
+    cluster = await gateway.pool.call(clusters.backend_of, pod)
+    if cluster:
+        there = _from_cluster(gateway, who, cluster, tenant_in(request, who), name, asked)
+        await anext(there)
+        return Stream(there, media_type="text/plain")
     if asked.previous:
         reason = f'previous terminated container "{known[0]}" in pod "{name}" not found'
         remedy = "a rank that is started again is a new sandbox; `dibs train logs` has what earlier ones have written"
@@ -66,7 +72,7 @@ async def pod_log(request: Ask) -> Response[Any]:
         remedy = state.get("message") or "ask again, or follow it"
         raise InvalidRequest(reason, field="", code="STILL_CREATING", remedy=remedy)
     job = pod["metadata"]["ownerReferences"][0]["uid"]
-    pieces = _pieces(gateway_of(request), who, job, name, asked)
+    pieces = _pieces(gateway, who, job, name, asked)
     await anext(pieces)
     return Stream(pieces, media_type="text/plain")
 
@@ -87,6 +93,24 @@ async def _pieces(gateway: Gateway, who: Identity, job: str, rank: str, asked: L
                     left -= len(data)
                     if left <= 0:
                         return
+
+
+async def _from_cluster(
+    gateway: Gateway, who: Identity, backend: str, tenant: str, pod: str, asked: LogQuery
+) -> AsyncIterator[bytes]:
+    """As the cluster streams it. What is wrong is said before the first piece."""
+    said = {key: value for key, value in msgspec.to_builtins(asked).items() if value not in (None, False, "", "All")}
+    with gateway.pool.place(who):
+        async with gateway.pool.stream(clusters.log, backend, tenant, pod, said) as pieces:
+            first = await anext(pieces, None)
+            yield b""
+            if first:
+                yield first
+            async for piece in pieces:
+                if gateway.stopping:
+                    return
+                if piece:
+                    yield piece
 
 
 def _records(workloads: Workloads, who: Identity, job: str, rank: str, asked: LogQuery) -> Iterator[LogRecord]:

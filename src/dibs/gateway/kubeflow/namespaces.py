@@ -32,6 +32,10 @@ def namespace_of(tenant: str) -> str:
     return DEFAULT if tenant == HOST else tenant
 
 
+def tenant_named(namespace: str) -> str:
+    return HOST if namespace == DEFAULT else namespace
+
+
 def home_of(who: Identity) -> str:
     """The namespace that a caller's kubeconfig names."""
     return namespace_of(who.tenant)
@@ -40,7 +44,7 @@ def home_of(who: Identity) -> str:
 def tenant_in(request: Ask, who: Identity) -> str:
     """The tenant of the namespace in the path; Refused (403) if it is not the caller's."""
     name = str(request.path_params["namespace"])
-    tenant = HOST if name == DEFAULT else name
+    tenant = tenant_named(name)
     if not who.sees(tenant) or (who.tenant == DEFAULT and not who.sees_all):
         own = home_of(who)
         if who.tenant == DEFAULT:

@@ -11,7 +11,7 @@ from litestar import Response, delete, get, patch, post, put
 
 from dibs.errors import InvalidRequest
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import requests, selectors
+from dibs.gateway.kubeflow import clusters, requests, selectors
 from dibs.gateway.kubeflow.changes import merged
 from dibs.gateway.kubeflow.namespaces import ADMIN, READ, namespace_of, tenant_in
 from dibs.gateway.kubeflow.resources import CLUSTER_RUNTIMES, RUNTIMES, Resource
@@ -63,7 +63,14 @@ async def list_runtimes(request: Ask) -> Response[bytes]:
     def read(workloads: Workloads) -> list[Kept]:
         return Runtimes(workloads.ledger).list(resource.kind, tenant)
 
-    found = [view(resource, one) for one in await gateway_of(request).pool.call(read)]
+    pool = gateway_of(request).pool
+    found = [view(resource, one) for one in await pool.call(read)]
+    if await pool.call(clusters.names):
+        there = await pool.call_long(clusters.runtimes, resource.kind, tenant)
+        first, then = (there, found) if await pool.call(_clusters_first) else (found, there)
+        known = {(one["metadata"].get("namespace"), one["metadata"]["name"]) for one in first}
+        more = [one for one in then if (one["metadata"].get("namespace"), one["metadata"]["name"]) not in known]
+        found = sorted([*first, *more], key=lambda one: str(one["metadata"]["name"]))
     items = [one for one in found if selectors.matches(asked, one)]
     version = max((int(one["metadata"]["resourceVersion"]) for one in items), default=1)
     return requests.show_list(request, resource, items, str(version))
@@ -74,8 +81,22 @@ async def get_runtime(request: Ask) -> Response[bytes]:
     who = require(request, READ)
     requests.query(request, requests.GetQuery)
     resource = resource_in(request)
-    found = await _find(request, resource, _tenant(request, who, resource), requests.name_in(request))
+    tenant, name = _tenant(request, who, resource), requests.name_in(request)
+    pool = gateway_of(request).pool
+    there = None
+    if await pool.call(clusters.names):
+        there = await pool.call_long(clusters.runtime, resource.kind, tenant, name)
+        own = await pool.call(lambda workloads: Runtimes(workloads.ledger).find(resource.kind, tenant, name))
+        if there is not None and (own is None or await pool.call(_clusters_first)):
+            return requests.show(request, resource, there)
+    found = await _find(request, resource, tenant, name)
     return requests.show(request, resource, view(resource, found))
+
+
+def _clusters_first(workloads: Workloads) -> bool:
+    """Where jobs go to a cluster by default, its runtime stands before one of the same name that is kept here."""
+    order = workloads.registry.order
+    return bool(order) and order[0] in clusters.names(workloads)
 
 
 async def _find(request: Ask, resource: Resource, tenant: str, name: str) -> Kept:

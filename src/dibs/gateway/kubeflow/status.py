@@ -21,7 +21,7 @@ _REASONS = {
     422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 _BY_CODE = {CODE: 422, "UNKNOWN_FIELD": 422, "WATCH_EXPIRED": 410}
-_TAKEN = "NAME_TAKEN"
+_TAKEN = ("NAME_TAKEN", "CLUSTER_EXISTS")
 _SOON = 1  # seconds after which trying again is worth while
 
 
@@ -33,7 +33,7 @@ def http_status(error: DibsError, usual: int) -> int:
 def status_object(error: DibsError, usual: int, words: str, problems: tuple[Problem, ...], path: str) -> Json:
     """The `Status` of an error. `words`, `problems`: what may be told outside."""
     code = http_status(error, usual)
-    reason = "AlreadyExists" if error.code == _TAKEN else _REASONS.get(code, "InternalError" if code >= 500 else "")
+    reason = "AlreadyExists" if error.code in _TAKEN else _REASONS.get(code, "InternalError" if code >= 500 else "")
     details: Json = {**_asked(path), "causes": [_cause(problem) for problem in problems]}
     if error.retryable or code == 503:
         details["retryAfterSeconds"] = _SOON

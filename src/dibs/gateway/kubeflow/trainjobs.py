@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from litestar import Response, delete, get, patch, post, put
 
-from dibs.errors import Conflict, InvalidRequest
+from dibs.errors import Conflict, DibsError, InvalidRequest, Unsupported
 from dibs.gateway.auth import require
-from dibs.gateway.kubeflow import requests, views
+from dibs.gateway.kubeflow import clusters, requests, views
 from dibs.gateway.kubeflow.changes import merged
 from dibs.gateway.kubeflow.collections import jobs_of
 from dibs.gateway.kubeflow.listing import answer_list
@@ -23,6 +23,9 @@ from dibs.gateway.kubeflow.resources import TRAIN_JOBS
 from dibs.gateway.kubeflow.status import deleted
 from dibs.gateway.kubeflow.submission import claims_of, options_of, reviewed
 from dibs.gateway.native.common import Ask, gateway_of
+from dibs.train.job_annotations import BACKEND
+from dibs.train.refusals import TrainRefused
+from dibs.workloads.cluster_jobs.service import Submitted
 from dibs.workloads.identity import Identity
 from dibs.workloads.jobs.model import Job, Objects
 from dibs.workloads.jobs.service import Jobs
@@ -43,7 +46,10 @@ async def list_jobs(request: Ask) -> Response[Any]:
 async def get_job(request: Ask) -> Response[bytes]:
     who = require(request, READ)
     requests.query(request, requests.GetQuery)
-    found, _ = await _find(request, who)
+    found, tenant = await _find(request, who)
+    pool = gateway_of(request).pool
+    if await pool.call(clusters.backend_of, found):
+        found = await pool.call_long(clusters.explained, found, tenant)
     return requests.show(request, TRAIN_JOBS, found)
 
 
@@ -75,21 +81,82 @@ async def create_job(request: Ask) -> Response[bytes]:
     gateway = gateway_of(request)
     acting = acting_in(who, tenant)
 
-    def submit(workloads: Workloads) -> Job | tuple[str, ...]:
+    def on_host(workloads: Workloads, backend: str = "") -> Job | tuple[str, ...]:
         claims = claims_of(workloads)
         review, runtime = reviewed(workloads, tenant, value, claims)
         objects = Objects(review.job, runtime, claims)
         options = options_of(review.job, acting)
+        options = msgspec.structs.replace(options, backend=backend or options.backend)
         if asked.dryRun:
             Jobs(workloads).check(objects, options)
             return review.warnings
         return Jobs(workloads).submit(objects, options, alone=True)
 
-    made = await gateway.pool.call_as(acting, submit)
+    made: Job | Submitted | tuple[str, ...]
+    if await gateway.pool.call(clusters.names):
+        await _check_name(request, tenant, value)
+        sending = Sending(tenant, value, trusted=who.sees_all, dry_run=asked.dryRun != "")
+        made = await gateway.pool.call_long(lambda workloads: _anywhere(workloads.seen_by(acting), sending, on_host))
+    else:
+        made = await gateway.pool.call_as(acting, on_host)
+    if isinstance(made, Submitted):
+        collection = jobs_of(gateway)
+        await collection.refresh()
+        found = None if asked.dryRun else collection.find(namespace_of(tenant), made.name)
+        return requests.show(request, TRAIN_JOBS, found or value, 201, made.warnings)
     if not isinstance(made, Job):
         return requests.show(request, TRAIN_JOBS, value, 201, made)
     gateway.changes.nudge()
     return requests.show(request, TRAIN_JOBS, await _shown(request, made), 201, made.status.warnings)
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """A job on its way to a host or a cluster."""
+
+    tenant: str
+    value: Json
+    trusted: bool
+    dry_run: bool
+
+
+def _anywhere(
+    workloads: Workloads, sending: Sending, on_host: Callable[[Workloads, str], Job | tuple[str, ...]]
+) -> Job | Submitted | tuple[str, ...]:
+    """On the first backend of `auto`, or the one that was named, that takes it; else raises why none does."""
+    taken = clusters.names(workloads)
+    metadata = sending.value.get("metadata")
+    said = (metadata.get("annotations") or {}).get(BACKEND) if isinstance(metadata, dict) else None
+    order = (str(said),) if said not in (None, "auto") else workloads.registry.order
+    failures: list[DibsError] = []
+    for name in order:
+        try:
+            if name not in taken:
+                return on_host(workloads, name)
+            return clusters.submit(
+                workloads, name, sending.tenant, sending.value, trusted=sending.trusted, dry_run=sending.dry_run
+            )
+        except Conflict:
+            raise
+        except DibsError as error:
+            failures.append(error)
+    if all(isinstance(one, TrainRefused) for one in failures):
+        raise failures[0]
+    if len(failures) == 1:
+        raise failures[0]
+    raise Unsupported(dict.fromkeys(problem for one in failures for problem in one.problems))
+
+
+async def _check_name(request: Ask, tenant: str, value: Json) -> None:
+    """A name is taken on all backends together."""
+    metadata = value.get("metadata")
+    name = str(metadata.get("name")) if isinstance(metadata, dict) else ""
+    collection = jobs_of(gateway_of(request))
+    await collection.refresh()
+    if collection.find(namespace_of(tenant), name) is not None:
+        raise Conflict(
+            "there is a job of that name", field="metadata.name", value=name, code="NAME_TAKEN",
+            remedy="take another name, or delete that job",
+        )  # fmt: skip
 
 
 def _named(value: Json) -> Json:
@@ -129,6 +196,11 @@ async def _change(request: Ask, change: Callable[[Json], Json]) -> Response[byte
     namespace = namespace_of(tenant)
     value, old = (requests.without_server_fields(one, namespace) for one in (value, before))
     acting = acting_in(who, tenant)
+    if cluster := await gateway_of(request).pool.call(clusters.backend_of, before):
+        if not asked.dryRun:
+            await gateway_of(request).pool.call_long(clusters.suspend, cluster, old, value, tenant)
+        found, _ = await _find(request, who)
+        return requests.show(request, TRAIN_JOBS, found)
 
     def apply(workloads: Workloads) -> Job:
         jobs = Jobs(workloads)
@@ -175,7 +247,10 @@ async def delete_job(request: Ask) -> Response[bytes]:
     metadata = before["metadata"]
     requests.check_preconditions(options, metadata["uid"], metadata["resourceVersion"])
     gateway = gateway_of(request)
-    if not options.dryRun:
+    if await gateway.pool.call(clusters.backend_of, before):
+        if not options.dryRun:
+            await gateway.pool.call_long(clusters.remove, before, tenant)
+    elif not options.dryRun:
         acting = acting_in(who, tenant)
         await gateway.pool.call_long(lambda workloads: Jobs(workloads.seen_by(acting)).delete(metadata["uid"]))
         gateway.changes.nudge()

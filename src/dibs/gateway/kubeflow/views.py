@@ -29,7 +29,7 @@ _STATES: Final = {"queued": "Queued", "creating": "Creating", "running": "Runnin
 _PHASES: Final = {"Pending": "Pending", "Creating": "Pending", "Running": "Running", "Succeeded": "Succeeded"}
 _LIMITS_KNOWN: Final = ("nvidia.com/gpu", "google.com/tpu", "huawei.com/Ascend910", "cpu")
 _MIG: Final = "nvidia.com/mig-"
-_SHOWN: Final = ("Suspended", "Complete", "Failed")  # conditions of Kubeflow Trainer; the SDK takes others for an end
+SHOWN: Final = ("Suspended", "Complete", "Failed")  # conditions of Kubeflow Trainer; the SDK takes others for an end
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -71,7 +71,7 @@ def _status(job: Job) -> Json:
             "lastTransitionTime": stamp(one.at),
         }
         for one in status.conditions
-        if one.type in _SHOWN and one.status == "True"
+        if one.type in SHOWN and one.status == "True"
     ]
     if conditions:
         made["conditions"] = conditions
@@ -141,7 +141,7 @@ def _pod(job: Job, rank: RankStatus, template: Json, spec: Json) -> Json:
         "jobset.sigs.k8s.io/restart-attempt": str(job.status.restarts),
         "batch.kubernetes.io/job-completion-index": str(rank.index),
     }
-    containers, limits = _containers(spec)
+    containers, limits = shown_containers(spec)
     annotations = {**template.get("annotations", {}), **limits}
     metadata: Json = {
         "name": rank.name,
@@ -167,7 +167,7 @@ def _pod(job: Job, rank: RankStatus, template: Json, spec: Json) -> Json:
     }
 
 
-def _containers(spec: Json) -> tuple[list[Json], Json]:
+def shown_containers(spec: Json) -> tuple[list[Json], Json]:
     """The containers, and annotations. Limits of which the SDK knows none would make it fail on the whole job."""
     found, hidden = [], {}
     for one in spec["containers"]:

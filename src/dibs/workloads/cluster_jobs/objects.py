@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+import msgspec
+
 from dibs.kube.client import Resource
 from dibs.train.names import pod_spec, pod_template
 from dibs.train.objects import API_VERSION, TRAIN_JOB
@@ -19,6 +21,7 @@ Json = dict[str, Any]
 
 JOB: Final = "train.dibs/job"  # on everything of a job that no TrainJob owns
 REPLICATED: Final = "train.dibs/replicated-job"
+SUBMITTED: Final = "trainjob"  # beside the snapshot of the runtime: the TrainJob, where the cluster keeps no such kind
 TRAIN_JOBS: Final = Resource(API_VERSION, "trainjobs", TRAIN_JOB)
 JOB_SETS: Final = Resource("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 JOBS: Final = Resource("batch/v1", "jobs", "Job")
@@ -50,6 +53,7 @@ def created(rendered: Rendered, way: Way) -> list[Json]:
         return [_train_job(rendered)]
     snapshot = next(one for one in rendered.companions if one["kind"] == "ConfigMap" and "runtime" in one["data"])
     rest = [one for one in rendered.companions if one is not snapshot]
+    snapshot = {**snapshot, "data": {**snapshot["data"], SUBMITTED: msgspec.json.encode(job).decode()}}
     main = [rendered.jobset] if way == "jobset" else _indexed_jobs(rendered)
     return [_labelled(one, job["metadata"]["name"]) for one in (snapshot, *rest, *main)]
 

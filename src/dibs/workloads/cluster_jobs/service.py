@@ -16,7 +16,7 @@ from dibs.kube.client import Cluster, Resource
 from dibs.train.names import pod_spec
 from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
-from dibs.train.review import review_job
+from dibs.train.review import Lookup, review_job
 from dibs.workloads.cluster_jobs import objects, strategies
 from dibs.workloads.cluster_jobs.ranks import ClusterRank, ranks_of
 from dibs.workloads.cluster_jobs.source import InCluster
@@ -60,29 +60,43 @@ class ClusterJobs:
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
-    def submit(self, job: Json, runtime: Json | None = None) -> Submitted:
-        """Create it, or raise with every reason and nothing created. `runtime`: of a file; else the cluster's."""
-        rendered = self._rendered(job, runtime)
+    def submit(
+        self, job: Json, runtime: Json | None = None, *, fallback: Lookup | None = None, dry_run: bool = False
+    ) -> Submitted:
+        """Create it, or raise with every reason and nothing created. `runtime`: of a file; else the cluster's, else
+        one of `fallback`. `dry_run`: only say what would be created."""
+        rendered, brought = self._rendered(job, runtime, fallback)
         crds = {one["metadata"]["name"]: one for one in self._cluster.items(kube.CUSTOM_RESOURCES, dict[str, Any])}
-        chosen = strategies.choose(rendered, crds)
+        chosen = strategies.choose(rendered, crds, brought=brought)
         found = Refusals()
         strategies.check(chosen, rendered, self._serves(_GANGS, "podgroups"), found)
         found.check()
         made = objects.created(rendered, chosen.way)
         self._rehearse(rendered, made, found)
         found.check()
+        if dry_run:
+            told = tuple(f"{one['kind']} {one['metadata']['name']}" for one in made)
+            return Submitted(
+                rendered.job["metadata"]["name"], self._namespace, chosen.way, chosen.reason, told, rendered.warnings
+            )
         return self._create(rendered, made, chosen)
 
-    def _rendered(self, job: Json, runtime: Json | None) -> Rendered:
+    def _rendered(self, job: Json, runtime: Json | None, fallback: Lookup | None) -> tuple[Rendered, bool]:
+        """The job, and whether it has brought its runtime along."""
         source = InCluster(self._cluster.config, self._cluster)
+        brought = False
 
         def lookup(kind: str, name: str) -> Json | None:
-            return runtime or source.runtime(self._namespace, "", kind, name)
+            nonlocal brought
+            own = source.runtime(self._namespace, "", kind, name)
+            found = runtime or own or (fallback(kind, name) if fallback else None)
+            brought = found is not None and (own is None or _plain(own) != _plain(found))
+            return found
 
         review = review_job(job, lookup, source.facts(self._namespace))
         Refusals(review.refusals).check()
         assert review.rendered is not None
-        return review.rendered
+        return review.rendered, brought
 
     def _rehearse(self, rendered: Rendered, made: list[Json], found: Refusals) -> None:
         """A dry run of all of it, and of one pod of each replicated job: what the server would drop is refused."""
@@ -188,6 +202,26 @@ class ClusterJobs:
             )  # fmt: skip
         self._cluster.delete(resource, own, self._namespace)
 
+    def remains(self, name: str) -> bool:
+        """Whether the owner of a removed job, or a pod of it, is still there."""
+        for label in (objects.JOB, "jobset.sigs.k8s.io/jobset-name"):
+            if self._cluster.items(kube.PODS, dict[str, Any], self._namespace, labels=f"{label}={name}"):
+                return True
+        return any(self._maybe(*objects.owner_of(name, way)) is not None for way in ("trainer", "jobs"))
+
+    # -- suspending ---------------------------------------------------------------------------------------------------
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """End its pods, and give their devices back; or, with False, run it again."""
+        way, body = self._way(name), {"spec": {"suspend": suspended}}
+        if way == "jobs":
+            own = f"{objects.JOB}={name}"
+            for one in self._cluster.items(objects.JOBS, dict[str, Any], self._namespace, labels=own):
+                self._cluster.patch(objects.JOBS, one["metadata"]["name"], body, self._namespace)
+            return
+        resource = objects.TRAIN_JOBS if way == "trainer" else objects.JOB_SETS
+        self._cluster.patch(resource, name, body, self._namespace)
+
     def _maybe(self, resource: Resource, name: str) -> Json | None:
         try:
             return self._cluster.get(resource, name, dict[str, Any], self._namespace)
@@ -200,6 +234,12 @@ class ClusterJobs:
         except NotFound:
             return False
         return any(one.get("name") == plural for one in found.get("resources", []))
+
+
+def _plain(runtime: Json) -> Json:
+    """What a runtime says, without what a server has written to it."""
+    spec: Json = runtime["spec"]
+    return spec
 
 
 def _owned(value: Json, owner: Json) -> Json:

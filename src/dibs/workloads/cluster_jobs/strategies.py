@@ -29,12 +29,16 @@ class Chosen(msgspec.Struct, frozen=True):
     reason: str
 
 
-def choose(rendered: Rendered, crds: Mapping[str, Json]) -> Chosen:
-    """The way for a job. `crds`: the CustomResourceDefinitions of the cluster, by name."""
+def choose(rendered: Rendered, crds: Mapping[str, Json], *, brought: bool = False) -> Chosen:
+    """The way for a job. `crds`: the CustomResourceDefinitions of the cluster, by name. `brought`: its runtime is not
+    one of the cluster's."""
     if JOBSET_CRD not in crds:
         return Chosen("jobs", f"the cluster has no {JOBSET_CRD}: Indexed Jobs and a headless Service stand in for it")
     if TRAINER_CRD not in crds:
         return Chosen("jobset", f"the cluster has JobSet, and no {TRAINER_CRD}")
+    if brought:
+        reason = "its runtime is not one of the cluster's, which Kubeflow Trainer would ask for: JobSet does not"
+        return Chosen("jobset", reason)
     if _claims(rendered) and not _takes_claims(crds[TRAINER_CRD]):
         reason = "the Kubeflow Trainer of this cluster loses claims (it has no resourceClaimsPerNode): JobSet does not"
         return Chosen("jobset", reason)

@@ -112,7 +112,15 @@ class Jobs:
         backend = w.registry.get(name, who.uid)
         if scheduler_of(backend) is not None:
             reason = "the scheduler of a cluster places sandboxes one by one, so a job could get half of its devices"
-            raise Unsupported(Problem("GROUP_INVALID", "backend", name, reason, "choose a backend of this host"))
+            raise Unsupported(
+                Problem(
+                    "GROUP_INVALID",
+                    "backend",
+                    name,
+                    reason,
+                    "choose a backend of this host, or submit it with `dibs train cluster`",
+                )
+            )
         own_addresses = declared(name).peer_network == "private"
         if "mpi" in spec.objects.runtime["spec"].get("mlPolicy", {}) and len(plan.ranks) > 1 and not own_addresses:
             reason = "its ranks share one network: MPI's launcher would start every process beside itself"

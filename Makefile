@@ -33,7 +33,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 # Most tests wait for other processes: more workers than cores are no loss.
-WORKERS ?= 3
+WORKERS ?= 6
 
 test: lint
 	@scripts/test-needs $(BIN)/python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,25 +26,44 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ENGINE = re.compile(r"\b(docker|podman)(-[0-9.]+)?\b")
+ENGINE = re.compile(r"\b(docker|podman)\b")
+ENGINES_OF_A_KIND = 3  # how many workers start an engine of their own, for a share of its tests
 
 
 # What takes longest comes first where there are several workers, so that none is left with it at the end.
 LONG = (
-    "docker", "podman", "nodes", "cluster", "tests/gateway/test_openapi.py", "tests/local/test_rootless.py",
-    "tests/stress/", "tests/opensandbox/", "tests/cel/", "tests/docs/", "tests/ledger/", "tests/gateway/",
+    "nodes", "cluster", "docker", "podman", "tests/docs/test_pages.py", "tests/stress/", "tests/host/",
+    "tests/gateway/test_openapi.py", "tests/local/test_rootless.py", "tests/guest/", "tests/jobs/",
+    "tests/opensandbox/", "tests/kubeflow/", "tests/openshell/", "tests/gateway/", "tests/cel/", "tests/golang/",
+    "tests/ledger/", "tests/docs/", "tests/security/", "tests/local/", "tests/cli/",
 )  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway,
-    and all tests of an engine or of the cluster, which is started once. Without workers this changes nothing."""
-    groups = {item: _engine_of(item) or item.nodeid.partition("::")[0] for item in items}
+    """What runs in one worker, where there are several (`make test`): the tests of a file, which may share a gateway;
+    those of a cluster, which is started once; a share of those of an engine. Without workers this changes nothing."""
+    groups = {item: _started_for(item) or _file(item) for item in items}
+    shares = _shares([(group, _file(item)) for item, group in groups.items() if group in ("docker", "podman")])
+    groups |= {
+        item: f"{group} {shares[group, _file(item)]}" for item, group in groups.items() if group in ("docker", "podman")
+    }
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((n for n, one in enumerate(LONG) if groups[item].startswith(one)), len(LONG)))
+
+
+def _shares(tests: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The files with tests of an engine, spread over its shares: the largest first, each to the smallest share."""
+    sizes = Counter(tests)
+    filled = Counter[tuple[str, int]]()
+    found = {}
+    for (engine, file), size in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
+        share = min(range(1, ENGINES_OF_A_KIND + 1), key=lambda number: filled[engine, number])
+        found[engine, file] = share
+        filled[engine, share] += size
+    return found
 
 
 @pytest.hookimpl(trylast=True)
@@ -59,12 +79,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError("this pytest and this pytest-xdist do not keep the tests of a file in one worker")
 
 
-def _engine_of(item: pytest.Item) -> str:
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _started_for(item: pytest.Item) -> str:
+    """What has to be started for a test: a cluster or an engine."""
     fixtures = getattr(item, "fixturenames", ())
     if "nodes" in fixtures or "kubernetes" in item.nodeid.partition("[")[2]:
-        return "nodes"  # a real cluster with nodes, started once
+        return "nodes"  # a real cluster with nodes
     if item.nodeid.startswith("tests/cluster/"):
-        return "cluster"  # a real control plane, started once
+        return "cluster"  # a real control plane
     found = ENGINE.search(item.nodeid.partition("[")[2])
     if found:
         return found[0]

@@ -213,6 +213,19 @@ def test_words_of_a_user(tmp_path: Path) -> None:
             accounts.find(text, str(tmp_path))
 
 
+@pytest.mark.parametrize("number", ["4294967295", "4294967296", "9" * 5000, "\N{ARABIC-INDIC DIGIT THREE}", "-1", ""])
+def test_a_root_cannot_name_a_user_with_an_id_that_no_process_can_have(tmp_path: Path, number: str) -> None:
+    """To the kernel the largest number means: stay who you are."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text(f"app:x:{number}:1::/:\nada:x:1815:{number}::/:\n")
+    (tmp_path / "etc/group").write_text(f"app:x:{number}:ada\n")
+    for text in ("app", "app:7", "ada:app", number):
+        with pytest.raises(InvalidRequest):
+            accounts.find(text, str(tmp_path))
+    assert accounts.find("ada", str(tmp_path)) == (1815, 1815)
+    assert accounts.memberships(1815, str(tmp_path)) == set()
+
+
 def test_a_passwd_file_that_is_none_does_not_hold_anybody_up(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/passwd")

@@ -28,10 +28,18 @@ def _invalid(text: str, reason: str, remedy: str = "") -> InvalidRequest:
 def _number(word: str, text: str) -> int | None:
     if not word.isascii() or not word.isdigit():
         return None
-    number = int(word)
-    if number > LARGEST:
+    number = _id(word)
+    if number is None:
         raise _invalid(text, f"the largest id is {LARGEST}")
     return number
+
+
+def _id(word: str) -> int | None:
+    """An id as the kernel takes it. The number that means "none" would leave a process the user that it has."""
+    digits = word.lstrip("0") or word[:1]
+    if not (word.isascii() and word.isdigit() and len(digits) <= len(str(LARGEST))):
+        return None
+    return number if (number := int(digits)) <= LARGEST else None
 
 
 def _rows(root: str, path: str) -> list[list[str]]:
@@ -43,7 +51,7 @@ def _rows(root: str, path: str) -> list[list[str]]:
     except OSError as error:
         raise _invalid(path, f"it cannot be read: {(error.strerror or str(error)).lower()}") from error
     rows = [line.split(":") for line in text.split("\n")]
-    return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
+    return [row for row in rows if len(row) > 3 and _id(row[2]) is not None]
 
 
 def find(text: str, root: str) -> tuple[int, int]:
@@ -53,7 +61,7 @@ def find(text: str, root: str) -> tuple[int, int]:
     for row in _rows(root, "/etc/passwd") if uid is None or not group_word else []:
         if row[0] == user_word if uid is None else row[2] == str(uid):
             uid = int(row[2])
-            gid = int(row[3]) if not group_word and row[3].isdecimal() else gid
+            gid = _id(row[3]) if not group_word else gid
             break
     if uid is None:
         raise _invalid(text, "the root has no user of this name", "say the number")

@@ -129,6 +129,18 @@ def test_who_presses_ctrl_c_three_times_kills_all_of_them(start: Dibs) -> None:
     assert running.returncode == 137, err
 
 
+def test_all_of_them_end_with_the_reader_of_their_output(start: Dibs, dibs: Call) -> None:
+    running = start("run", "-q", "--nodes", "2", "--gpu", "1", "--", "sh", "-c", "while sleep 0.05; do echo x; done")
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(60) == 141, running.stderr.read()
+    running.stderr.close()
+    assert dibs("wait", *dibs("ps", "--all", "--quiet").stdout.split()).returncode != 0
+    assert dibs("ps", "--all").stdout.count("the terminal or client that ran it went away") == 2
+
+
 def test_as_data_each_member_has_its_own_output(dibs: Call) -> None:
     data = valid(dibs("run", "--nodes", "2", "--gpu", "1", "-o", "json", "--", "sh", "-c", ECHO).stdout)
     assert data["exit_code"] == 0

@@ -302,3 +302,10 @@ def test_every_time_in_data_is_iso_8601_in_utc(eight_gpus: Home, dibs: Dibs) -> 
         look(json.loads(dibs(*verb, "-o", "json").stdout), verb[0])
     assert {("leases", "created_at"), ("gpus", "since"), ("receipt", "at"), ("sandbox", "at")} <= seen
     assert ("ps", "expires_at") in seen
+
+
+@pytest.mark.parametrize("group", ["train", "host", "cdi", "gpus"])
+def test_the_list_of_verbs_is_whole_and_fits_80_columns(dibs: Dibs, group: str) -> None:
+    lines = dibs(group, "--help", COLUMNS="80").stdout.splitlines()
+    listed = lines[lines.index("Commands:") :]
+    assert not [line for line in listed if line.endswith("...") or len(line) > 80]

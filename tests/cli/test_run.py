@@ -181,7 +181,14 @@ def test_dibs_own_variables_do_not_reach_the_command(home: Home, dibs: Dibs) -> 
 def test_no_command_is_a_clear_refusal(home: Home, dibs: Dibs, words: tuple[str, ...]) -> None:
     result = dibs(*words)
     assert result.returncode == 80
-    assert "write it after --" in result.stderr
+    assert "write it last, as in `dibs run --gpu 1 -- python train.py`" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("-gpu", "--gpu"), ("-memory=4Gi", "--memory")])
+def test_one_hyphen_too_few_is_seen(home: Home, dibs: Dibs, typed: str, meant: str) -> None:
+    result = dibs("run", typed, "1", "--", "true")
+    assert result.returncode == 2
+    assert f"Did you mean '{meant}'?" in result.stderr
 
 
 def test_the_whole_answer_as_data(eight_gpus: Home, dibs: Dibs) -> None:

@@ -120,14 +120,13 @@ class _Attendance:
 
     def attend(self) -> int:
         """Until all of them have ended."""
-        try:
-            with self._forwarding():
-                while self._live:
-                    self._listen()
-        finally:
-            for member in self._group.members:
-                if member.session is not None:
-                    member.session.close()
+        with self._forwarding():
+            while self._live:
+                self._listen()
+        # Not if that ends early: closing says that the commands may go on without us.
+        for member in self._group.members:
+            if member.session is not None:
+                member.session.close()
         for (rank, stream), line in sorted(self._begun.items()):
             self._write(rank, stream, line)
         for member in self._group.members:

@@ -26,7 +26,19 @@ class Page(click.HelpFormatter):
         self.write(" " * self.current_indent + paint(f"{heading}:", "bold") + "\n")
 
 
+def _first_sentence(command: click.Command, limit: int = 0) -> str:
+    """What the list of a group says of a command: all of it, on two lines if need be, where click would cut it off."""
+    paragraph = (command.help or "").partition("\n\n")[0].partition("\b")[0]
+    sentence, full_stop, _ = " ".join(paragraph.split()).partition(". ")
+    return sentence + full_stop.strip()
+
+
 click.Context.formatter_class = Page
+click.Command.get_short_help_str = _first_sentence  # type: ignore[method-assign, assignment]
+
+
+class ReaderGone(Exception):
+    """The reader of our output has closed it."""
 
 
 class Verbs(click.Group):
@@ -57,6 +69,12 @@ class Verbs(click.Group):
             raise click.UsageError(f"there is no command {quoted(args[0])}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGone from error  # which click would take for a failure of ours
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(help_page(sys.stdout))
 
@@ -81,11 +99,24 @@ def run(arguments: list[str]) -> int:
 def _call(arguments: list[str]) -> object:
     try:
         return dibs.main(arguments, prog_name="dibs", standalone_mode=False)
+    except ReaderGone:
+        raise BrokenPipeError from None
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.NoSuchOption as error:
+        _offer_two_hyphens(error, arguments).show(sys.stderr)
+        return error.exit_code
     except click.ClickException as error:
         error.show(sys.stderr)
         return error.exit_code
     except click.Abort:
         click.echo("interrupted", err=True)  # click has ended the line
         return 128 + signal.SIGINT
+
+
+def _offer_two_hyphens(error: click.NoSuchOption, arguments: list[str]) -> click.NoSuchOption:
+    """`-gpu 1` is read as `-g`, and what is near to that helps nobody."""
+    known = {name for option in error.ctx.command.params for name in option.opts} if error.ctx is not None else set()
+    typed = (f"-{word.partition('=')[0]}" for word in arguments if word.startswith(error.option_name))
+    meant = [name for name in typed if name in known]
+    return click.NoSuchOption(error.option_name, possibilities=meant, ctx=error.ctx) if meant else error

@@ -67,7 +67,13 @@ def run(
     from dibs.remote.choose import open_service
 
     if not command and not values.get("file"):
-        problem = Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --")
+        problem = Problem(
+            "COMMAND_INVALID",
+            "command",
+            "",
+            "no command was given",
+            "write it last, as in `dibs run --gpu 1 -- python train.py`",
+        )
         raise InvalidRequest(problem)
     if on_failure is not None and nodes is None:
         reason = "it is about the members of a group, and --nodes was not given"
@@ -77,7 +83,15 @@ def run(
     use_tty = (is_terminal() and nodes is None if tty is None else tty) and not detach and not as_data
     spec = read_spec(values, command, tty=use_tty, interactive=not detach and nodes is None)
     if not spec.command:
-        raise InvalidRequest(Problem("COMMAND_INVALID", "command", "", "no command was given", "write it after --"))
+        raise InvalidRequest(
+            Problem(
+                "COMMAND_INVALID",
+                "command",
+                "",
+                "no command was given",
+                "write it last, as in `dibs run --gpu 1 -- python train.py`",
+            )
+        )
     # Not closed in the end: closing would copy the ledger's journal into its file and wait for the disk, and the next
     # one who opens it does that as well. For the ledger it is as if we had been killed, which it takes at any point.
     service = open_service()
@@ -114,10 +128,10 @@ def run(
     gc.enable()
     pieces: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     take = (lambda item: pieces[item.stream].append(item.data)) if as_data else write
-    try:
-        result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9), take=take)
-    finally:
-        session.close()
+    # Closed only at the end of the command: closing says that it may go on without us. If the reader of our output is
+    # gone (`| head`), our own end hangs it up.
+    result = converse(session, tty=use_tty, stdin=True, kill=lambda: session.signal(9), take=take)
+    session.close()
     service.settle(row.id)
     if as_data:
         said = {name: b"".join(parts).decode(errors="backslashreplace") for name, parts in pieces.items()}

@@ -74,14 +74,16 @@ def create(command: tuple[str, ...], output: str, **values: Any) -> None:
 @sandbox.command()
 @output_option()
 @click.option("-a", "--all", "everything", is_flag=True, help="Also those that have ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Only their names.")
 @click.option("--limit", type=click.IntRange(min=0), help="At most so many; 0: no limit.  [default: 100 with --all]")
-def ls(output: str, everything: bool, limit: int | None) -> None:
+def ls(output: str, everything: bool, quiet: bool, limit: int | None) -> None:
     """List the sandboxes, newest first.
 
     \b
     Examples:
       dibs sandbox ls
       dibs sandbox ls --all --limit 20
+      dibs rm $(dibs ps -q)
     """
     from dibs.remote.choose import open_service
     from dibs.request.durations import show_duration
@@ -93,6 +95,9 @@ def ls(output: str, everything: bool, limit: int | None) -> None:
     held = {lease.sandbox_id: lease for lease in leases}
     if output in ("json", "yaml"):
         show_data({"sandboxes": [_data(row, held.get(row.id)) for row in rows], "total": total}, output)
+        return
+    if quiet:
+        show([row.name for row in rows])
         return
     if not rows:
         click.echo("no sandboxes" if everything else "no live sandboxes; --all shows ended ones")

@@ -124,8 +124,9 @@ class _Attendance:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for session in self._sessions.values():
-                session.close()
+        # Not if that ends early: closing says that the ranks may go on without us.
+        for session in self._sessions.values():
+            session.close()
         if self._interrupts:
             say(f"dibs: interrupted; job {row.name} and its ranks are gone")
             return 130

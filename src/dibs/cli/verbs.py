@@ -21,6 +21,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cp": ("dibs.cli.sandbox:cp", "Copy files into a sandbox or out of it."),
         "wait": ("dibs.cli.sandbox:wait", "Wait until sandboxes have ended."),
         "stop": ("dibs.cli.sandbox:stop", "Stop a sandbox; its log and receipt stay."),
+        "rm": ("dibs.cli.sandbox:rm", "Stop sandboxes and remove their files."),
     },
     "See": {
         "gpus": ("dibs.cli.gpus", "The GPUs of this host, and who holds them."),

@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it.
+"""Errors, classified by what the caller can do about them.
 
 All packages raise these; `cli` turns them into text and exit codes, a gateway into HTTP answers. Each error carries one
 or more `Problem`s: code, field, value, reason, remedy. A request is checked to the end before it is refused, so one

@@ -4,12 +4,12 @@
 never meet. All paths come from here; no other module reads these variables.
 
     <state>/ledger.db             leases, queue, sandboxes, events
-    <state>/live/<id>             what the ledger must not forget of a live sandbox
+    <state>/live/<id>             a second record of a live sandbox, for a lost ledger
     <state>/sandboxes/<id>/       one folder per sandbox: shim socket, log, exit status
     <state>/queue/<ticket>        one FIFO per process that waits for devices
-    <state>/late-<uid>/           what an engine may still make for creators that were killed
+    <state>/late-<uid>/           notes on containers that an engine may still create
     <state>/simulated.json        the simulated world, while one is switched on
-    <state>/simulated-id          what tells this home's simulated devices from another's
+    <state>/simulated-id          distinguishes this home's simulated devices from another's
     <config>/classes/*.yaml       further device classes
 """
 

@@ -1,9 +1,9 @@
-"""Who a process is, so that it can be proved gone.
+"""Process names, with which a process can be proved gone.
 
-A pid alone proves nothing: it is given to another process later. A process is named by host, boot, pid namespace, pid
-and start time. `ledger` stores that name for the owner of a lease and for its workload; `absent` answers whether the
-named process is provably gone. When it cannot be known, it is "not proven": on another host, or in a pid namespace that
-is not below ours.
+A pid alone proves nothing, because pids are reused. A process is named by host, boot, pid namespace, pid and start
+time. `ledger` stores that name for the owner of a lease and for its workload; `absent` answers whether the named
+process is provably gone. When it cannot be known, it is "not proven": on another host, or in a pid namespace that is
+not below ours.
 
 The boot tells kernels apart. The host is only a name: containers of one kernel may show different ones, clones of a
 machine the same. That another boot of this host is over is made sure of by `ledger.kernels`, before anything is read.

@@ -3,8 +3,8 @@
     queued → creating → running ⇄ paused → stopping → exited
        └────────┴──────────┴──────────┴────────→ failed
 
-A value: read anywhere; only `ledger.sandboxes` changes what is recorded. Its larger parts come from the
-ledger as JSON (`Parts`) and are decoded when they are first read: most looks at a sandbox need none of them.
+An immutable value; only `ledger.sandboxes` changes the stored row. The larger parts come from the ledger as JSON
+(`Parts`) and are decoded on first access, because most readers need none of them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
 
     spec: SandboxSpec = SandboxSpec()
     base_env: dict[str, str] = {}
-    remote: bool = msgspec.field(default=False, name="afar")  # came by a token: no folder of the host is shared
+    remote: bool = False  # came with a token: no folder of the host is shared
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
-"""What an administrator decides, read once: `<config>/config.toml`, then the environment, then flags.
+"""Settings, read once: `<config>/config.toml`, then the environment, then flags.
 
-Every setting comes from `load_settings`; no other module reads the file or these variables. Strict: an unknown
-key or a value that cannot be read is refused, and all problems are told at once. Without a file nothing is parsed and
-nothing is loaded, because `dibs run` passes here too.
+Every setting comes from `load_settings`; no other module reads the file or these variables. Strict: an unknown key or a
+value that cannot be read is refused, and all problems are reported at once. Without a file nothing is parsed or loaded,
+because every `dibs run` comes through here.
 
 Each setting has one line in a table below: its reader and its meaning. The configuration reference in the docs is
 written from the same table.

@@ -1,29 +1,29 @@
-"""The port between dibs and whatever runs workloads.
+"""The port: the interface between the core and the systems that run workloads.
 
-`workloads` calls it; each backend implements it; `dibs.testing` has one suite for all of them. `Backend` is what every
-backend must have. The protocols after it are optional: a backend has their verbs, or has not, and what it has not is
-refused by the core in one way (`must`). `declaration` is what a backend says of itself before it is made.
+`workloads` calls it, each backend implements it, and `dibs.testing` has one suite for all of them. `Backend` is
+required. The other protocols are optional: the core refuses a verb that a backend lacks, always in the same way
+(`must`). `declaration` has the facts about a backend that are needed before it is constructed.
 
 Terms
-    workload      what shall run: a command, its environment, its devices, its limits. Nothing is left to choose.
-    realisation   the native form of a workload for one backend, made by `render` without touching anything.
-    handle        what names a created workload on its backend, now and after a restart of dibs. Stored in the ledger.
-    expectation   what must be seen in the workload; `observation` is what was seen, from outside.
+    workload      what to run: command, environment, devices, limits. Nothing is left to choose.
+    realisation   the native form of a workload for one backend, made by `render` without side effects.
+    handle        identifies a created workload on its backend, across restarts of dibs. Stored in the ledger.
+    expectation   what must be observed in the workload; an `observation` is what was, from outside.
 
 Life
     render → finalise → create → observe → start → … → stop → delete        where the backend `holds`
     render → finalise → create → start → observe → … → stop → delete        where it does not
     render → finalise → create → placement … → start → observe → …          where a scheduler chooses the devices
 
-    `create` makes everything ready, devices and limits included, but holds the command back. `observe` looks. Only
-    `start` lets the command run. If the caller dies between `create` and `start`, the workload goes away by itself.
-    An engine cannot show a container that does not run: there the look comes right after the start, and a difference
-    ends it. Whatever is left of a creation that was not finished, `discard` removes; only then is its lease freed.
-    `status` never raises for a workload that is gone: it says `absent`, and only when that is proved.
+    `create` sets everything up, devices and limits included, but holds the command back until `start`. If the caller
+    dies in between, the workload goes away by itself. An engine cannot show a container that does not run: there
+    `observe` follows the start, and a difference ends the container. `discard` removes what an unfinished creation
+    left; only then is its lease freed. `status` does not raise for a workload that is gone: it returns `absent`, and
+    only if that is proved.
 
 Failure
-    A verb raises a DibsError by what the caller can do: BackendUnavailable (retry later), NotFound, Conflict (wrong
-    state), CommandFailed, Unsupported. An engine's own words are kept in the reason.
+    A verb raises the DibsError that fits what the caller can do: BackendUnavailable (retry later), NotFound, Conflict
+    (wrong state), CommandFailed, Unsupported. The reason keeps the engine's own message.
 """
 
 from __future__ import annotations

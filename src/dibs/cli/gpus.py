@@ -1,4 +1,4 @@
-"""`dibs gpus`: what is there and who holds it. What changes it is in `gpu_changes`."""
+"""`dibs gpus`: the devices and their holders. Verbs that change them are in `gpu_changes`."""
 
 from __future__ import annotations
 

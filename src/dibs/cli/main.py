@@ -1,4 +1,4 @@
-"""The command `dibs` as click reads it: its verbs, loaded when they are called. Plain lines go through `quick`."""
+"""The `dibs` command for click, with its verbs loaded on demand. Plain command lines go through `quick`."""
 
 from __future__ import annotations
 

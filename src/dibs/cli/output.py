@@ -1,4 +1,4 @@
-"""What a person sees: tables, colours, data formats, errors. Every verb prints through here."""
+"""Output: tables, colours, data formats, errors. Every verb prints through this module."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How a verb and its options are declared: once, for both readers of a command line.
 
 `quick` reads plain command lines with `Verb.read`, which needs nothing but this module: loading click takes as long as
-three bare interpreters. `clicked` makes a click command of the same declaration, for all else: help, completion,
-unusual spellings, mistakes. This module must import nothing, and must never guess: what it does not know is click's.
+three bare interpreters. `clicked` makes a click command of the same declaration, for help, completion, unusual
+spellings and errors. This module must import nothing and must not guess: what it does not recognise, click reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The queue of requests for sandboxes: those that arrive while others are served are served next, all together.
+"""The queue of create requests: those that arrive while a batch is served form the next batch.
 
-The handlers of both APIs call `Desk.take`. Requests are read, admitted and shown in one thread at a time; those who
-wait share one look at the devices and one transaction (`admission.admit_all`). So an answer costs a part of what it
-costs alone, and no request is overtaken. An engine may be slow to answer: a request that may get a container is
+The handlers of both APIs call `Desk.take`. Requests are read, admitted and shown in one thread at a time; a batch
+shares one look at the devices and one transaction (`admission.admit_all`). So an answer costs a fraction of what it
+costs alone, and no request overtakes another. An engine may be slow to answer: a request that may get a container is
 served by a thread of the pool instead.
 """
 

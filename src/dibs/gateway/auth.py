@@ -1,8 +1,8 @@
 """Who is calling: by a token, by the peer of the unix socket, or by the secret of one sandbox.
 
 `middleware.Edge` asks `Auth.identify` for every request but the open ones, and puts the answer into the request's
-state; handlers ask `require` for a scope. A secret is compared by its hash and is never logged or kept. What was found
-in the ledger is believed for a second, so that a revoked token is refused within that time on every gateway.
+state; handlers ask `require` for a scope. A secret is compared by its hash and is never logged or kept. Ledger look-ups
+are cached for one second, so a revoked token is refused within that time on every gateway.
 
     unix socket               the peer's uid
     TCP                       Authorization: Bearer TOKEN, or OPEN-SANDBOX-API-KEY: TOKEN

@@ -1,8 +1,8 @@
 """Sockets, signals, the server: one application on a unix socket and on TCP.
 
-`cli.serve` calls `serve`. The server is uvicorn, with a protocol of our own that knows who is at the other end of a
-unix socket, does not wait forever for a request's headers, and answers broken requests in our own form. It opens
-exactly what `plan_listeners` lists, and stops on SIGTERM or SIGINT without touching a sandbox.
+`cli.serve` calls `serve`. The server is uvicorn, with a protocol of our own that knows the peer of a unix socket,
+limits the wait for a request's headers, and answers malformed requests in our own form. It opens exactly what
+`plan_listeners` lists, and stops on SIGTERM or SIGINT without touching a sandbox.
 """
 
 from __future__ import annotations

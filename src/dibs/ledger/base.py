@@ -1,7 +1,7 @@
-"""What the parts of the ledger share: an open database, the host whose rows they mean, ids and the notes of events.
+"""Shared by the parts of the ledger: the open database, the domain of their rows, ids and events.
 
-Each part (`sandboxes`, `leases`, `tickets`, `taints`) is one noun's verbs; `store.Ledger` joins them. What only
-gateways need (`tokens`, `commands`, `idempotency`, `snapshots`, `objects`, `secrets`) stands beside it, opened on one.
+Each part (`sandboxes`, `leases`, `tickets`, `taints`) has the verbs of one noun; `store.Ledger` joins them. Parts that
+only gateways need (`tokens`, `commands`, `idempotency`, `snapshots`, `objects`, `secrets`) are opened on a ledger.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Leases: which units of hardware, and which shares of devices, belong to whom. The unique index on live units decides.
+"""Leases of units of hardware and of shares of devices. The unique index on live units prevents double booking.
 
     reserved → attached → draining → free
         └─────────┴──────────┴──→ free
 
-A part of `store.Ledger`. It moves leases on when `sandboxes` says so, and decides nothing about who is alive.
+A part of `store.Ledger`. `sandboxes` drives the transitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sandboxes in the ledger: what moves them through their states (see `dibs.sandbox`), and how they are found again. A
-part of `store.Ledger`.
+"""Sandboxes in the ledger: their state transitions (see `dibs.sandbox`) and queries. A part of `store.Ledger`.
 
-Every verb that moves a sandbox says where it must be; the second of two callers gets a Conflict and changes nothing.
+Each transition names the states that it may start from; the second of two concurrent callers gets a Conflict and
+changes nothing.
 """
 
 from __future__ import annotations

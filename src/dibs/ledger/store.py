@@ -1,7 +1,7 @@
 """The ledger's verbs. Each is one short transaction, or part of one that the caller has opened with `writing()`.
 
-`workloads` and the gateway are the callers. The ledger knows nothing of backends: who is alive is decided above and
-told here. The verbs are in `records`, `sandboxes`, `leases`, `tickets`, `taints` and `base` (events); this joins them.
+Called by `workloads` and the gateway. The ledger knows nothing about backends; the caller decides what is alive. The
+verbs are in `records`, `sandboxes`, `leases`, `tickets`, `taints` and `base` (events); this class joins them.
 """
 
 from __future__ import annotations

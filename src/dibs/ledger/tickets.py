@@ -1,7 +1,6 @@
-"""The queue: tickets of those who wait, first come first. A part of `store.Ledger`.
+"""The queue: tickets in order of arrival. A part of `store.Ledger`.
 
-A ticket belongs to a process that waits, or to a queued sandbox of a gateway. It says nothing of who is served next:
-`plan.devices` does.
+A ticket belongs to a waiting process, or to a queued sandbox of a gateway. `plan.devices` decides which is served next.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Planning a request that is a claim: the DRA allocator decides, on the devices that dibs found.
 
-Called by `devices` for what the short forms cannot say (`--claim`, `--where`), with the same answer types. What the
-allocator does not know about (who holds a device and since when, use outside dibs, the queue) it is told as "in use",
-with the words that a person should read. If a claim cannot be had, it is solved once more in a world where nobody holds
-anything: if it can be had there, waiting helps; if not, nothing here will ever do.
+Called by `devices` for what the short forms cannot say (`--claim`, `--where`), with the same answer types. The
+allocator does not know about holders, use outside dibs or the queue: such devices are passed to it as "in use", with
+the reason that the user will read. If a claim cannot be satisfied, it is solved again as if no device were in use. If
+that succeeds, waiting helps; if not, no device here will ever satisfy it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def decide_claim(request: Request, world: World, blocked: Mapping[str, str]) -> 
         return Refusal((problem,), (), "InvalidRequest", waitable=False)
     selectors = tuple(_selector(one, world, taken) for one in outcome.explanation.requests)
     if outcome.results is None:
-        nobody = in_use(world.inventory, {})
-        waitable = Allocator(prepared, world.classes(), nobody).allocate(node, wanted).results is not None
+        unheld = in_use(world.inventory, {})
+        waitable = Allocator(prepared, world.classes(), unheld).allocate(node, wanted).results is not None
         return _refusal(request, selectors, outcome.explanation, waitable)
     given: dict[str, Device] = {}
     shares: dict[str, Share] = {}

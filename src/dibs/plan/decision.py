@@ -1,7 +1,7 @@
-"""What a plan is made from and what comes out of it: the world at one moment, a plan, or a refusal.
+"""The input and output of planning: the world at one moment, and a plan or a refusal.
 
 `workloads.world` makes a `World`; `plan.devices` decides on it, within the ledger's write transaction or, to explain,
-outside of one; `workloads` books a `DevicePlan` or raises a `Refusal`. Values only: nothing is decided here.
+outside of one; `workloads` books a `DevicePlan` or raises a `Refusal`. Values only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The delivery table: each field of a request, on each backend, is delivered, delegated or refused. There is no fourth.
+"""The delivery table: each field of a request, on each backend, is delivered, delegated or refused.
 
-This table is the promise. Requests are refused by it, the docs page and the capability listing are printed from it. A
-backend declares its own column (`backends/*/declaration.py`); the rows are those of the table of fields
-(`request.fields`). A field that a backend does not name is refused there: the backend may be older than the field.
+The check of a request, the docs page and the capability listing all use this table. Each backend declares its own
+column (`backends/*/declaration.py`); the rows are those of the table of fields (`request.fields`). A field that a
+backend does not name is refused there: the backend may be older than the field.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of a device: free, or the one thing that keeps it from being given. Judged here and nowhere else. Pure.
 
-`devices` asks while it decides, `workloads.world` for the tables of `dibs gpus` and of a gateway. What lasts comes
-first: a broken card that is held is broken, because it does not become free when its holder is done. Its holder is
-told all the same.
+`devices` uses it to decide, `workloads.world` for the tables of `dibs gpus` and of a gateway. The longest-lasting
+reason wins: a broken card that is held counts as broken, because it will not become free when its holder ends. The
+holder is still shown.
 """
 
 from __future__ import annotations

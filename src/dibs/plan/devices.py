@@ -1,14 +1,14 @@
 """Which devices a request gets: a plan, or every reason why not. Pure.
 
-`workloads` calls `plan_devices` inside the ledger's write transaction, so what it decides on cannot change meanwhile;
-`explain` calls it outside of one. The explanation is filled on the way. There are two ways to a device:
+`workloads` calls `plan_devices` inside the ledger's write transaction, so its input cannot change underneath it;
+`explain` calls it outside of one. The explanation is recorded while deciding. There are two ways to a device:
 
-- the first free ones, where that does for everything that is asked (here; `quick` is the same without an explanation),
-- the DRA allocator: its search for short forms (`--gpu`, `--device`) whose parts are in each other's way, and
-  all of it, with CEL, for claims (`claims`). A process that waits for a plain count never loads it.
+- the first free ones, where they satisfy the whole request (here; `quick` is the same without an explanation),
+- the DRA allocator: its search alone for short forms (`--gpu`, `--device`) whose selectors compete, and all of it,
+  with CEL, for claims (`claims`). A process that waits for a plain count never loads it.
 
-Fairness: whoever waits in front is served first in thought. What the one in front would get now is taken; if it cannot
-be served now, everything that could ever serve it is kept for it. A later request gets from what is left.
+Fairness: earlier tickets are planned first. Devices that such a ticket would get now count as taken. If it cannot be
+served now, every device that could ever serve it is reserved for it. A later request chooses among the rest.
 """
 
 from __future__ import annotations

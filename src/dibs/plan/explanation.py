@@ -14,15 +14,15 @@ from dibs.errors import Problem
 
 
 class Fate(enum.StrEnum):
-    """What became of a device when a selector looked at it."""
+    """The outcome for one device under one selector."""
 
     CHOSEN = "chosen"
     FREE = "free"  # fits and is free, but was not needed
     BUSY = "busy"  # fits, held by a lease
     EXTERNAL = "external"  # fits, used by processes that dibs did not start
-    QUEUED = "queued"  # fits and is free, but somebody who came first waits for it
+    QUEUED = "queued"  # fits and is free, but an earlier request waits for it
     UNHEALTHY = "unhealthy"
-    TAINTED = "tainted"  # fits, but somebody said to keep off
+    TAINTED = "tainted"  # fits, but an administrator tainted it
     CANNOT = "cannot"  # fits, but cannot be attached on this backend
     TAKEN = "taken"  # already chosen for another part of this request
     NO_MATCH = "no match"

@@ -1,9 +1,9 @@
-"""The quick path: the first free devices, where nothing is in question. Pure.
+"""The quick path: the first free devices, for plain requests that can be served now. Pure.
 
-`workloads.booking` asks here first: most requests want a number of whole cards, and most of the time they are there.
-`devices` would choose the same ones, but it also says what became of every other device, from everything that the
-ledger knows; on a host with hundreds of cards that is most of what an answer costs. Whatever is not plain (several
-selectors, exact devices, claims, cut cards, too few) is None here, and left to `devices`.
+`workloads.booking` tries this first: most requests want a number of whole cards, and most of the time enough are free.
+`devices` would choose the same cards, but it also explains every other device, which is most of the cost on a host with
+hundreds of cards. For anything else (several selectors, exact devices, claims, partitioned cards, too few free ones)
+the result is None, and `devices` decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dibs.request.model import ALL, Request
 
 
 class Free:
-    """The devices that are free, while nobody waits in front and nothing is tainted or shared.
+    """The devices that are free, as long as no earlier request waits and nothing is tainted or shared.
 
     Made once for all who are served in one transaction; `take` what one of them was given.
     """

@@ -1,7 +1,7 @@
 """Whether a device fits a selector of a short form, and if not, why and by how much. Pure.
 
-`quick` and `devices` ask. The checks mean the same as the CEL selectors that `request.claim` writes for Kubernetes.
-Who holds a device is not asked here: that is `device_state`.
+Used by `quick` and `devices`. The checks are equivalent to the CEL selectors that `request.claim` writes for
+Kubernetes. Whether a device is held is a question for `device_state`.
 """
 
 from __future__ import annotations

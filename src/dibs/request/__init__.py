@@ -1,4 +1,4 @@
-"""The request: what somebody asks for, in every spelling, as one canonical form.
+"""The request: what is asked for, in every spelling, as one canonical form.
 
 Lenient in, canonical out. `parse_request` takes a mapping (from YAML, JSON, the command line or Python) and gives a
 `Request`, or raises InvalidRequest with all problems at once. Pure: no device is looked at here.

@@ -3,8 +3,7 @@
 `request.spec` reads requests by it, `cli.options` makes options of it, `wire.requests` the JSON schema, `remote` the
 mapping that is sent, `workloads.receipt` the lines of limits. `scripts/generate_fields.py` writes from it what type
 checkers need as Python source (`request/sandbox_spec.py`, `sdk/fields.py`), `scripts/generate_docs.py` the table in
-docs/requests.md. What happens to a field on a backend is declared by that backend; one that does not name a field
-refuses it.
+docs/requests.md. Each backend declares whether it delivers a field; a backend that does not name it refuses it.
 
 It must not import anything: each `dibs run` loads it.
 """

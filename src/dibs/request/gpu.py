@@ -1,7 +1,7 @@
 """The short form of a GPU request: `2`, `H100:2`, `nvidia:H100,A100:80GB..:2`, `all`.
 
-`parse_gpu` reads one; `str(GpuSelector)` prints it back in a form that parses to the same. The parts are told apart by
-what they look like, each may come once: vendor : models : memory : count. The caller collects the problems.
+`parse_gpu` reads one; `str(GpuSelector)` prints it back in a form that parses to the same. The parts are recognised by
+their form, and each may occur once: vendor : models : memory : count. The caller collects the problems.
 
 Memory is written two ways. `80Gi` is exact, in Kubernetes' units. `80GB` is the size on the box: an H100 "80GB" shows
 79.65Gi, an A100 "80GB" 80Gi, a T4 "16GB" with ECC a little under 16·10⁹ bytes. So `80GB` takes what is sold as 80 GB:

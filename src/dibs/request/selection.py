@@ -1,6 +1,6 @@
 """The parts of a request that need CEL or the claims model: `where` and `claim`.
 
-Called by `parse`, and only when one of them was given: whoever just wants a GPU does not pay for loading them.
+Called by `parse`, and only when one of them was given: a plain GPU request never loads them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_claim(value: Any, field: str, problems: list[Problem]) -> dict[str, Any
 
 
 def _undeliverable(claim: ResourceClaim, field: str) -> list[Problem]:
-    """What a claim may say to Kubernetes but nobody here could act on: refused, not ignored."""
+    """What Kubernetes would accept in a claim and dibs cannot act on: refused, not ignored."""
     problems = []
     if not claim.spec.devices.requests:
         where = f"{field}.spec.devices.requests"

@@ -1,4 +1,4 @@
-"""From a mapping to a `SandboxSpec`: the whole of what a sandbox is asked to be, its resources and what runs in it.
+"""From a mapping to a `SandboxSpec`: the complete request for a sandbox, its resources and its command.
 
 `cli`, `sdk` and the gateway fill the mapping, `workloads` uses the `SandboxSpec`. The table in `request.fields` says
 which fields there are and how each is read.

@@ -1,7 +1,7 @@
-"""How a gateway accepts a sandbox: everything is checked, decided and booked before it answers, within milliseconds.
+"""Admission at a gateway: a request is checked, planned and booked within milliseconds, before the gateway answers.
 
-Called by the handlers of a gateway, on the `Workloads` of their thread. What is accepted stands in the ledger with all
-that is needed to make it (`Pending`), so it outlives the gateway: the next to serve the ledger goes on with it.
+Called by the handlers of a gateway, on the `Workloads` of their thread. An accepted request is stored in the ledger
+with everything needed to create it (`Pending`), so it outlives the gateway: the next one on that ledger continues.
 
     booked    'creating': the devices are leased; the dispatcher delivers it
     waiting   'queued': a place in the queue, if the request says that it may wait; the dispatcher serves the queue

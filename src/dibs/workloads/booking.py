@@ -1,15 +1,15 @@
-"""The booking: check, plan, quota, book. Everything that gets devices gets them here, in one transaction or not at all.
+"""The booking: check, plan, quota, book. The only place where devices are assigned, in one transaction or not at all.
 
-`service` books for a `dibs` process of its own and for a caller who listens to a gateway, `admission` for the requests
-that a gateway answers at once, `dispatcher` for those that waited in the queue. `delivery` makes what was booked.
+`service` books for a `dibs` process and for foreground runs through a gateway, `admission` for requests that a gateway
+answers immediately, `dispatcher` for those that waited in the queue. `delivery` creates what was booked.
 
-    check     what may take time, before the transaction: what must be known of the image, and whether it may be used
-    plan      which devices each sandbox would get, or every reason why not
-    quota     whether its tenant may hold that
-    book      the sandboxes and their leases are entered
+    check     slow checks, before the transaction: inspects the image, and whether the tenant may use it
+    plan      which devices each sandbox gets, or every reason why not
+    quota     whether the tenant may hold that many
+    book      writes the sandboxes and their leases
 
-A group is booked like one sandbox that wants the sum of what its members want: all of them get their devices, or none.
-It decides nothing about who is alive, and creates nothing.
+A group is booked as one request for the sum of its members' devices: all members get theirs, or none does. Nothing is
+created here, and liveness is decided elsewhere (`reconcile`).
 """
 
 from __future__ import annotations

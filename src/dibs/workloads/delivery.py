@@ -1,21 +1,19 @@
-"""The delivery of what was booked, step by step. The promise of dibs is the order of these steps.
+"""The delivery of a booked sandbox, step by step. The guarantees of dibs rest on the order of these steps.
 
-`service` drives it for a `dibs` process of its own, `dispatcher` for a gateway, `groups` for several sandboxes at once.
-`booking` comes before it.
+`service` drives it for a `dibs` process, `dispatcher` for a gateway, `groups` for several sandboxes at once.
 
     booked     the sandbox and its lease are in the ledger
-    created    everything is made ready; where the backend can hold the command back, it does not run yet
-    placed     the devices are known: at once where this ledger has booked them, later where a scheduler decides
-    proved     a look from outside, and the receipt; a difference ends it with DELIVERY_MISMATCH. A device that a
-               container started by hand has taken since the plan ends it with DEVICES_BUSY
-    started    only now the command runs. Where it cannot be held back (an engine), the handle is written before the
-               start, and the look comes right after it.
+    created    the sandbox exists; where the backend can hold the command back, it does not run yet
+    placed     the devices are known: immediately if this ledger booked them, later if a scheduler decides
+    proved     the sandbox was observed from outside and its receipt written. A difference ends it with
+               DELIVERY_MISMATCH; a device that a foreign container took meanwhile ends it with DEVICES_BUSY
+    started    only now the command runs. An engine cannot hold it back: there the handle is written before the start,
+               and the observation follows immediately.
 
-How far it has come is in the ledger. A step that has to wait for a scheduler says so (`NotYet`) and holds no thread: it
-is driven again later, by this process or by another one that serves the ledger. A crash between any two steps leaves a
-booking that reconciliation proves void, a sandbox that it finds again, or a delivery that is resumed. Before each step
-it can be cancelled: a sandbox that is no longer being created, or is delivered by another process by now (`fence`), is
-left alone.
+Progress is stored in the ledger. A step that must wait for a scheduler raises `NotYet` and occupies no thread: any
+process that serves the ledger tries it again later. A crash between two steps leaves a booking that reconciliation
+proves void, a sandbox that it finds again, or a delivery that is resumed. A delivery can be cancelled before each step:
+a sandbox that is no longer `creating`, or whose `fence` has moved on to another process, is left alone.
 """
 
 from __future__ import annotations

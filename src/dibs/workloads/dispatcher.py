@@ -1,12 +1,12 @@
-"""The hands of a gateway: what it has accepted is made, who waits is served, what has ended is freed.
+"""The workers of a gateway: deliver accepted sandboxes, serve the queue, free ended ones.
 
-A gateway starts one. Some threads deliver (`deliver`), one watches: it compares the ledger with what is really there,
-serves the queue in its order, ends what is over, and takes over what another gateway had accepted before it died. All
-of it works from the ledger, so it does not matter which gateway does it, nor how often one is killed.
+Each gateway starts one. Some threads deliver (`deliver`). One thread watches: it reconciles the ledger with the
+backends, serves the queue in order, enforces TTLs, and takes over what a dead gateway had accepted. All state is in the
+ledger, so any gateway can do any of it, however often one is killed.
 
-A delivery that waits for a scheduler is parked, and holds no thread; it is driven again when its pause is over. What is
-a cluster's may be delivered by a gateway on another host: each gives signs of life, and one that sees none of another
-for a while takes over what it was delivering. The fence of the row keeps the other from going on with it.
+A delivery that waits for a scheduler is parked without a thread and retried later. A cluster's deliveries may be served
+by gateways on several hosts: each writes heartbeats, and a gateway whose heartbeat stops loses its deliveries to
+another one. The fence of the row keeps the former owner from continuing.
 
 Every thread has a `Workloads` of its own.
 """

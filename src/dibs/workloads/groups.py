@@ -6,8 +6,8 @@ in its environment:
     DIBS_GROUP    the id of the group          DIBS_RANK    its own number, from 0
     DIBS_NODES    how many members there are
 
-A group waits in the queue as one that wants the sum of what its members want: two groups never hold half of what they
-need. If a member cannot be made, none is. What happens when one fails later is the group's policy (`group_policy`).
+A group queues as one request for the sum of its members' devices, so two groups never deadlock with half of theirs
+each. If one member cannot be created, none is. `group_policy` decides what happens when a member fails later.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Containers that an engine makes after the process that asked for them has been killed.
+"""Containers that an engine creates after its client has been killed.
 
-A request that the engine has heard is carried out, even if its client is gone before the answer. So when `reconcile`
-has found nothing of a creation whose creator is gone, there may be something a moment later. It notes that here, and
-for a while each reconciliation looks once more. What is made so late never runs: nothing starts it. The same goes for
-what an engine was doing when it was killed itself: a runtime that it had started goes on, and may leave a process that
-waits for ever to be told to run the command.
+An engine completes a request even if the client is gone. So when `reconcile` finds no container of a dead creator, one
+may still appear a moment later. A note is kept here, and for a while each reconciliation looks again. Such a container
+never runs, because nothing starts it. The same holds when the engine itself is killed: a runtime that it had started
+continues, and may leave a process that waits forever for the order to run the command.
 
 A note is a file named after the sandbox, "docker 1234.5 0123abc": the backend, when it was noted, in seconds since the
 machine's start, and the container's id, if it is known.

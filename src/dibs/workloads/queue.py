@@ -1,8 +1,8 @@
-"""The rules of the queue: which tickets count, which are passed over, which are void.
+"""The rules of the queue: which tickets count, which are skipped, which are void.
 
-`world` and `booking` ask what is in front, `waiter` what could be served, `reconcile` what to drop. A ticket is void
-when its deadline has passed, or when its process is proved gone, in whatever pid namespace it ran: its doorbell has no
-reader any more. It is passed over, and kept, while its process does not answer.
+`world` and `booking` use them for fairness, `waiter` to find what can be served, `reconcile` to drop tickets. A ticket
+is void when its deadline has passed, or when its process is proved gone: no process reads its doorbell any more, in any
+pid namespace. While its process does not answer, it is skipped and kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The receipt: what was asked, planned, rendered and observed, field by field.
 
-Written before the command starts, kept in the ledger after the end. If what was observed is not what was planned, the
-receipt says so and the command never runs: `differences` is what decides.
+Written before the command starts, kept in the ledger after the sandbox has ended. `differences` compares what was
+observed with the plan; if they differ, the command never runs.
 """
 
 from __future__ import annotations

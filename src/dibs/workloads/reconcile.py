@@ -1,13 +1,13 @@
-"""Reconciliation: the ledger against what is really there. Run at every start, and by waiting processes.
+"""Reconciliation of the ledger with the backends. Runs at every start, and in waiting processes.
 
 A lease is freed only when its workload is proved gone:
-- created but never attached, and its creator is gone: what may be left of it is removed (`discard`), so the booking is
-  void. What an engine makes of it even later is removed then (`orphans`). A gateway's is left to the gateway that comes
-  next: it was accepted, so it is made;
-- attached: the process that keeps it and its first process are both gone, or the backend proves it ended. What has lost
-  its keeper is ended: nothing could be done with it any more.
-It goes the other way too: what lives and is not in the ledger is entered again (`adoption`).
-What cannot be proved (another host's, another pid namespace's, an engine that does not answer) stays booked.
+- never attached, and its creator is gone: leftovers are removed (`discard`) and the booking is void. What an engine
+  creates even later is removed then (`orphans`). A sandbox accepted by a gateway is left to the next gateway, which
+  delivers it;
+- attached: its keeper and its first process are both gone, or the backend proves that it ended. A sandbox that lost its
+  keeper is ended, because it can no longer be controlled.
+Live sandboxes that are missing from the ledger are entered again (`adoption`). Where absence cannot be proved (another
+host, another pid namespace, an engine that does not answer), the lease stays booked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The backends of one installation, made when they are first asked for, and what the configuration says of them."""
+"""The backends of one installation, constructed on first use, and their configuration."""
 
 from __future__ import annotations
 

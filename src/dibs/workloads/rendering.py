@@ -1,4 +1,4 @@
-"""From a plan to the final workload of a backend: names, paths and one environment, still without touching anything."""
+"""From a plan to the final workload of a backend: names, paths and one environment. Pure."""
 
 from __future__ import annotations
 

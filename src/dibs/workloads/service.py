@@ -1,7 +1,7 @@
-"""The use cases: create a sandbox, look after it, explain. Everything that `cli` and `sdk` do goes through here.
+"""The use cases: create, inspect, control and remove sandboxes, and explain. `cli` and `sdk` call nothing else.
 
-How a sandbox gets its devices is in `booking`, how it is made in `delivery`, how a gateway accepts one in `admission`.
-Everything here is done on behalf of an `identity`: the user of this process, or a caller whom a gateway has recognised.
+`booking` assigns devices, `delivery` creates and starts the sandbox, `admission` accepts one for a gateway. Every call
+acts for an `identity`: the user of this process, or a caller that a gateway has authenticated.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Waiting in the ledger's queue: first come, first served, and it says what it waits for.
+"""Waiting in the ledger's queue: first come, first served, with the reason for the wait.
 
-`service` waits here for a process of its own, `gateway.native.running` for a caller. A waiter sleeps on the doorbell of
-its ticket with nothing open; whoever gives devices or a place back rings the first two. The first who wakes up sees who
-can be served now, itself or others, and calls those. Who does not answer a call in time (it was stopped) is passed over
-until it does.
+Used by `service` for processes and for foreground runs through a gateway. A waiter sleeps on the doorbell of its ticket
+with no file or connection open. A process that releases devices rings the first two. The first to wake up finds every
+ticket that can be served now and rings those; a ticket that does not answer in time (its process was stopped) is
+skipped until it does.
 
-A ring may get lost with the process that should have rung, and not every holder tells when it is gone. So the first in
-the queue watches the holders' processes and looks at the ledger every second or two; those behind it only glance at it,
-the more rarely the further back they stand: all of them together a few times a second, however many they are.
+A ring can be lost with its sender, and not every holder reports its end. So the first in the queue watches the holders'
+processes and polls the ledger every second or two. The others poll less often the further back they are: a few times a
+second in total, however many wait.
 
-Who has no process that can be watched (a container of an engine, or whoever uses a device without dibs) is asked after
-now and then. An engine that goes away meanwhile is waited for too. Time is measured on a clock that does not jump.
+Holders without a process to watch (an engine's container, or use outside dibs) are polled. An engine that disappears
+meanwhile is waited for. Timeouts use the monotonic clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WATCH = 0.05  # seconds between two looks of the first at the processes that ho
 _ASK = 0.5  # seconds between two questions after holders without a process; an engine takes some time for its answer
 _COMPARE = 5.0  # seconds after which the first compares the ledger with what is there, whatever it has seen
 _LOOK = 1.5  # seconds after which the first looks at the ledger in any case
-_RARELY = 60.0  # seconds after which everybody glances at it
+_RARELY = 60.0  # seconds between glances when nothing rings
 _FRONT = 8  # how many at the head of the queue a glance checks
 _BREATH = 0.02, 0.2  # seconds between two looks, however often it rings; twice as long each time it rings in vain
 
@@ -142,7 +142,7 @@ class Waiting:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def accept(self) -> None:
-        """We are there, and have a right to be served: the time is not over, and nobody has removed the ticket."""
+        """Whether this ticket may still be served: it exists, and its time is not over."""
         if self.ticket is None:
             return
         if boottime() >= self._deadline:
@@ -184,7 +184,7 @@ class Waiting:
         self._first = first_processes(tickets)[:1] == [self.ticket]
         servable = [one for one in booking.next_in_queue(self._who, inventory) if one.id != self.ticket]
         before = in_front(tickets, self.ticket)
-        # Whoever is second sees to it that the first is there, whether it can be served or not.
+        # The second in line checks that the first is alive, whether or not it can be served.
         first = before if len(before) == 1 else []
         self._called = [*servable, *(one for one in first if one.id not in {known.id for known in servable})]
         fresh = [one for one in self._called if one.called_at is None]

@@ -1,7 +1,6 @@
-"""What is there, and who has it: the inventory and the ledger, put together for plans and for tables.
+"""The devices of a host with their holders: inventory and ledger combined, for plans and for tables.
 
-`service`, `booking` and `admission` ask here. Nothing is changed but one thing: who holds a device that has broken is
-told so, once.
+Used by `service`, `booking` and `admission`. Read-only, except that a broken device adds one event to its holder.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.reconcile import handle_of, room_or_later
 from dibs.workloads.registry import Registry
 
-SOMEBODY = "a sandbox"  # what a tenant is told of another's
+HIDDEN_HOLDER = "a sandbox"  # the name that a tenant sees for another tenant's sandbox
 
 
 def look_around(home: Home, ledger: Ledger, registry: Registry) -> Inventory:
@@ -249,7 +248,7 @@ def veiled_inventory(inventory: Inventory, who: Identity) -> Inventory:
 def _veiled(holder: Holder, who: Identity) -> Holder:
     if who.sees(holder.tenant):
         return holder
-    return msgspec.structs.replace(holder, sandbox_name=SOMEBODY, username="another tenant", tenant="")
+    return msgspec.structs.replace(holder, sandbox_name=HIDDEN_HOLDER, username="another tenant", tenant="")
 
 
 def _leased(ledger: Ledger, who: Identity, *, simulated: bool) -> tuple[dict[str, Holder], dict[str, SharedUse]]:

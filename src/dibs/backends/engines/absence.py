@@ -1,10 +1,10 @@
 """Proof by processes that a container is gone, and force for those that an engine has forgotten.
 
 An engine that was killed, restarted with an empty /run, or out of disk space says "exited" or "no such container" of a
-container whose processes run. So its word frees no device: `status` asks `left` before it believes an end, and `stop`
-calls `end` for what the engine does not end. A container is known by the record that was made at its start (in
-`ttl`: its first process, its shim, its control groups) and by its id, after which engines name its control group.
-The starter may have been killed before it wrote that record: then only the id is known.
+container whose processes run. So its answer frees no device: `status` checks `left` first, and `stop` calls `end` for
+what the engine does not end. A container is known by the record that was made at its start (in `ttl`: its first
+process, its shim, its control groups) and by its id, after which engines name its control group. The starter may have
+been killed before it wrote that record: then only the id is known.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """What Docker and Podman have in common: the verbs of the port, over an engine's own API.
 
-    engine         the line to it, and what it can
-    lives          what became of a container
-    looks          what is seen of it from outside
-    creations      making one, with its image
-    starts         running it
-    conversations  attach, exec, ports
-    files          in, out, snapshots
-    endings        pause, stop, removal, time to live
+    engine    the connection and the engine's capabilities
+    create    containers and images
+    start     starting a container
+    observe   observation from outside
+    status    status, and the survey of all containers
+    attach    attach, exec, logs, ports
+    files     copying in and out, snapshots
+    stop      pause, stop, removal, TTL
 
-`docker` and `podman` fill in what differs. Nothing is kept in memory that matters: a container is found by its name
-(`dibs-<sandbox id>`), and what dibs knows beside the engine lies in the sandbox's folder (`ttl`).
+`docker` and `podman` have only the differences. No state in memory matters: a container is found by its name
+(`dibs-<sandbox id>`), and dibs' own notes on it are in the sandbox's folder (`ttl`).
 
-An engine cannot hold a container before its command (`holds` is false): `create` makes it, `start` runs it, and the
-look from outside comes right after.
+An engine cannot hold a container before its command (`holds` is false): `create` creates it, `start` runs it, and
+`observe` follows immediately.
 """
 
 from __future__ import annotations

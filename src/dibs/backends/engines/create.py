@@ -1,7 +1,7 @@
-"""A container made from a workload, and the image that it is made from. It does not run yet: see `start`.
+"""Creates a container from a workload, with its image. It does not run yet: see `start`.
 
-`docker` and `podman` fill in the form of a new container. A creation that failed leaves nothing: where it is not known
-how far it went, the container is looked for by its name and removed.
+`docker` and `podman` fill in the form of a new container. A failed creation leaves nothing: if its progress is unknown,
+the container is looked up by name and removed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The engine itself: the line to it, what it is and can, and its failures in our words.
+"""The engine itself: its connection, identity, capabilities and failures.
 
-Everything else that a backend does stands on it. `docker` and `podman` fill in how to connect and what to look at. An
-engine may go away and come back as another one at any time: what is known of it is found out anew then.
+The other parts of a backend use it. `docker` and `podman` define how to connect and what to probe. An engine may be
+replaced by another one at any time; then its facts are probed again.
 """
 
 from __future__ import annotations

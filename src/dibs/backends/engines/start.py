@@ -1,7 +1,7 @@
-"""The start of a container, and whatever must be there before its command runs.
+"""Starts a container, with what must exist before its command runs.
 
-An engine cannot hold a container before its command: the look from outside comes during the start where that can be
-done (`observe_prestart`), or right after it.
+An engine cannot hold a container before its command: it is observed during the start where possible
+(`observe_prestart`), otherwise immediately after.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The embedded backend: bubblewrap, control groups and one shim per sandbox.
 
-`workloads` calls it through the port. It holds no state of its own apart from the sandboxes that it has created and not
-yet started: their shim lets the command run only as long as this process is there to say so.
+`workloads` calls it through the port. Its only state are the sandboxes that it has created and not yet started: their
+shim ends them if this process dies before `start`.
 
 Files of a sandbox, in its folder:
     shim.sock   where the shim listens while the sandbox lives
-    log, log.1  what the command said
+    log, log.1  the command's output
     exit.json   how it ended; written last
-    uplink      the process that connects a private network: its number and when it started
-    uplink.err  what that process complained about
+    uplink      the process that connects a private network: its pid and start time
+    uplink.err  the stderr of that process
     phase       held, running or paused, while the sandbox lives
-    shim.err    what went wrong with the shim itself; empty
+    shim.err    errors of the shim itself; normally empty
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Looking into a sandbox from outside.
+"""Observation of a sandbox from outside.
 
 `backend.observe` calls it while the command is held back, and on request later. Everything comes from the
 kernel's view of the sandbox's first process (`dibs.backends.proc`, `dibs.backends.mounts`), never from what was
 planned. What cannot be read is an error, not an empty observation.
 
 Until the command runs, that process is bubblewrap: devices, mounts, limits, namespaces, user and capabilities are those
-that the command will have. Its environment, folder and words are in bubblewrap's own environment and words, which the
-kernel shows as they were when it was started; nothing in the sandbox can change them.
+that the command will have. Its environment, working directory and arguments are part of bubblewrap's own,
+which the kernel shows as they were at its start; nothing in the sandbox can change them.
 """
 
 from __future__ import annotations

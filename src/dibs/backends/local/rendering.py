@@ -1,7 +1,7 @@
-"""A workload in bubblewrap's words.
+"""Renders a workload for bubblewrap.
 
-`backend` calls `render` for the plan and `shim_spec` for the order to the shim. Nothing is touched here, only looked
-at; a root archive is read for its digest.
+`backend` calls `render` for the plan and `shim_spec` for the order to the shim. Nothing is changed; a root archive is
+read for its digest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sandboxes over HTTP: make, list, look, change, end. A handler reads, calls the service in a thread, answers."""
+"""Sandboxes over HTTP: create, list, get, change, remove. A handler calls the service in a thread."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     base_env: dict[str, str] = {}
     wait_seconds: float | None = None
     gateway: bool = False
-    remote: bool = msgspec.field(default=False, name="afar")
+    remote: bool = False
 
 
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):

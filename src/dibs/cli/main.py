@@ -114,9 +114,11 @@ def _call(arguments: list[str]) -> object:
         return 128 + signal.SIGINT
 
 
-def _offer_two_hyphens(error: click.NoSuchOption, arguments: list[str]) -> click.NoSuchOption:
+def _offer_two_hyphens(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
     """`-gpu 1` is read as `-g`, and what is near to that helps nobody."""
     known = {name for option in error.ctx.command.params for name in option.opts} if error.ctx is not None else set()
-    typed = (f"-{word.partition('=')[0]}" for word in arguments if word.startswith(error.option_name))
-    meant = [name for name in typed if name in known]
-    return click.NoSuchOption(error.option_name, possibilities=meant, ctx=error.ctx) if meant else error
+    for word in arguments:
+        typed = word.partition("=")[0]
+        if typed.startswith(error.option_name) and f"-{typed}" in known:
+            return click.UsageError(f"No such option '{typed}'. Did you mean '-{typed}'?", error.ctx)
+    return error

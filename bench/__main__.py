@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from bench import allocator, cel, commands, engines, gateway, leases, openshell, trace, train
+from bench import allocator, cel, commands, engines, gateway, kubernetes, leases, openshell, trace, train
 
 
 def benchmarks() -> dict[str, Callable[[], None]]:
@@ -20,6 +20,7 @@ def benchmarks() -> dict[str, Callable[[], None]]:
         "gateway": gateway.gateway,
         "openshell": openshell.openshell,
         "engines": engines.engines,
+        "kubernetes": kubernetes.kubernetes,
         "train": train.train,
         "cel": cel.cel,
         "allocator": allocator.table,

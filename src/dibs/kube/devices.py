@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -26,6 +27,7 @@ from dibs.claims import (
     Verdict,
 )
 from dibs.claims.claim import DeviceClaim, ResourceClaimSpec
+from dibs.claims.slices import Device
 from dibs.kube.inventory import ClusterInventory
 from dibs.kube.verdicts import Reason
 
@@ -59,17 +61,25 @@ _RUNTIME = re.compile(r"selector #(\d+) on device (\S+): CEL runtime error: (.*)
 class DeviceJudge:
     """The devices of one cluster at one moment, asked for many nodes."""
 
-    def __init__(self, inventory: ClusterInventory, *, without: frozenset[str] = frozenset()) -> None:
-        """`without`: uids of claims whose own allocation does not count against them."""
+    def __init__(self, inventory: ClusterInventory, devices: Inventory | None = None) -> None:
+        """`devices`: those of the inventory, where they have been prepared before."""
         self._inventory = inventory
-        self._holders = inventory.holders()
-        claims = [claim for claim in inventory.claims if claim.metadata.uid not in without]
-        self._allocator = Allocator(
-            Inventory(inventory.slices, inventory.rules), inventory.classes, Allocated.of_claims(claims)
-        )
-        self._devices = {
+        self._prepared = devices or Inventory(inventory.slices, inventory.rules)
+        self._allocator = Allocator(self._prepared, inventory.classes, Allocated.of_claims(inventory.claims))
+
+    def of(self, inventory: ClusterInventory) -> DeviceJudge:
+        """A judge of the same devices with other claims. What selectors said of them is not asked again."""
+        return DeviceJudge(inventory, self._prepared)
+
+    @cached_property
+    def _holders(self) -> dict[DeviceId, list[ResourceClaim]]:
+        return self._inventory.holders()
+
+    @cached_property
+    def _devices(self) -> dict[DeviceId, Device]:
+        return {
             DeviceId(one.spec.driver, one.spec.pool.name, device.name): device
-            for one in inventory.slices
+            for one in self._inventory.slices
             for device in one.spec.devices
         }
 

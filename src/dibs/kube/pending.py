@@ -188,9 +188,11 @@ def nearest_of(nodes: Sequence[NodeVerdict]) -> NodeVerdict | None:
     return min(nodes, key=distance) if nodes else None
 
 
-def judge_nodes(pod: core.Pod, claims: Sequence[ResourceClaim], inventory: ClusterInventory) -> tuple[NodeVerdict, ...]:
-    """What stands against a pod on each node, used or not."""
-    judge = DeviceJudge(inventory)
+def judge_nodes(
+    pod: core.Pod, claims: Sequence[ResourceClaim], inventory: ClusterInventory, judge: DeviceJudge | None = None
+) -> tuple[NodeVerdict, ...]:
+    """What stands against a pod on each node, used or not. `judge`: of this inventory, where there is one already."""
+    judge = judge or DeviceJudge(inventory)
     used = in_use(inventory.pods)
     wanted = requested(pod)
     given = [claim for claim in claims if _allocation(claim) is not None]

@@ -37,7 +37,7 @@ from dibs.kube import errors
 from dibs.kube.base_template import BaseTemplate, read_template
 from dibs.kube.client import PODS, TEMPLATES, VOLUME_CLAIMS
 from dibs.kube.inventory import ClusterInventory, read_inventory
-from dibs.kube.preflight import fit
+from dibs.kube.preflight import Fit, fit
 from dibs.kube.render import (
     CLAIM,
     FINALIZER,
@@ -52,6 +52,7 @@ from dibs.kube.render import (
     volume_claim,
     volume_mounts,
 )
+from dibs.kube.verdicts import NodeVerdict
 from dibs.request.fields import PASSED
 from dibs.request.model import Request, VolumeSpec
 from dibs.request.pod_options import read_options
@@ -59,7 +60,8 @@ from dibs.request.spec import SandboxSpec
 
 _FRESH = 2.0  # seconds for which what was read of a cluster is good enough to plan with
 _UNMAKING = 60.0  # seconds in which a node ends what it runs
-_MOST_NODES = 20  # that an explanation lists
+_MOST_ANSWERS = 12  # of nodes, that an explanation lists
+_MOST_NODES = 6  # that are named with one answer
 _TRIES = 5  # to change an object that others change too
 
 
@@ -69,6 +71,7 @@ class Creation(Owners):
     holds = False
 
     _inventory: tuple[float, ClusterInventory] | None = None
+    _fitted: tuple[ClusterInventory, bytes, Fit] | None = None
     _template: BaseTemplate | None = None
     _reading = threading.Lock()
 
@@ -139,23 +142,27 @@ class Creation(Owners):
         notes = [f"{rendered.form}: {rendered.why}"] if rendered.form != "none" else []
         if not (inventory.read("nodes") and inventory.read("resourceslices")):
             return Forecast(notes=(*notes, "nodes or resource slices may not be read: the scheduler has to judge"))
-        found = fit(inventory, pod_of(rendered.workload), rendered.template, self.namespace)
+        found = self._fit(rendered, inventory)
         if found.ever:  # of a cluster that is not judged beforehand, because it adds nodes
             notes.append("no node that is there now could ever run it; the cluster may add one (preflight = false)")
-        verdicts = sorted(found.today or found.nodes, key=lambda one: (not one.fits, len(one.reasons), one.node))
-        for one in verdicts[:_MOST_NODES]:
-            said = "; ".join(reason.text for reason in one.reasons) or "could take it now"
-            notes.append(f"{one.node}: {said}")
-        if len(verdicts) > _MOST_NODES:
-            notes.append(f"… and {len(verdicts) - _MOST_NODES} more nodes")
+        notes += _told_nodes(found.nodes)
         near = f"on {found.nearest}: " if found.nearest and found.now else ""
         return Forecast(near + "; ".join(one.text for one in found.now), tuple(notes))
+
+    def _fit(self, rendered: Rendered, inventory: ClusterInventory) -> Fit:
+        """Where it could run; found once for the same request on the same inventory."""
+        asked = msgspec.json.encode((pod_of(rendered.workload), rendered.template))
+        known = self._fitted
+        if known is None or known[0] is not inventory or known[1] != asked:
+            found = fit(inventory, pod_of(rendered.workload), rendered.template, self.namespace)
+            known = self._fitted = (inventory, asked, found)
+        return known[2]
 
     def _preflight(self, rendered: Rendered, workload: Workload, inventory: ClusterInventory) -> None:
         """Raise NoMatch for what no node could run even if nothing else ran."""
         if not (inventory.read("nodes") and inventory.read("resourceslices")):
             return  # not judged; the scheduler says so if it does not fit
-        found = fit(inventory, pod_of(rendered.workload), rendered.template, self.namespace)
+        found = self._fit(rendered, inventory)
         if found.ever:
             asked = workload.delegated.flags() if workload.delegated is not None else workload.name
             field = "gpu" if workload.delegated is not None else "sandbox"
@@ -327,6 +334,20 @@ class Creation(Owners):
                     return
                 pod = found
         raise unavailable("its pod is changed by others all the time", handle)
+
+
+def _told_nodes(verdicts: Sequence[NodeVerdict]) -> list[str]:
+    """What is said of the nodes: those of one answer together, those that could take it first."""
+    answers: dict[str, list[str]] = {}
+    for one in sorted(verdicts, key=lambda one: (not one.fits, len(one.reasons), one.node)):
+        said = "; ".join(reason.text for reason in one.reasons) or "could take it now"
+        answers.setdefault(said, []).append(one.node)
+    told = []
+    for said, nodes in list(answers.items())[:_MOST_ANSWERS]:
+        more = f" and {len(nodes) - _MOST_NODES} more nodes" if len(nodes) > _MOST_NODES else ""
+        told.append(f"{', '.join(nodes[:_MOST_NODES])}{more}: {said}")
+    left = sum(len(nodes) for nodes in list(answers.values())[_MOST_ANSWERS:])
+    return [*told, f"… and {left} more nodes"] if left else told
 
 
 def pod_of(workload: dict[str, Any]) -> dict[str, Any]:

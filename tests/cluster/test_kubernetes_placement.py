@@ -16,6 +16,7 @@ from dibs.errors import DibsError, InvalidRequest, NoMatch, NotFound
 from dibs.kube import client as kube
 from dibs.kube import errors
 from dibs.kube import objects as core
+from dibs.kube.client import Cluster
 from dibs.request.parse import parse_request
 from dibs.settings import ClusterSettings
 
@@ -116,6 +117,25 @@ def test_a_claim_is_followed_until_its_devices_are_known(world: World, backend: 
     backend.stop(handle, 0)
     backend.delete(handle)
     world.until(lambda: set(left(world).values()) == {0}, f"nothing is left: {left(world)}")
+
+
+def test_one_that_is_scheduled_at_once_asks_the_api_server_for_nothing_that_explains_waiting(
+    world: World, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.backends.kubernetes.placement._PATIENT", 60.0)
+    cards(world)
+    made = workload(gpu=1)
+    realisation = backend.render(made, Path("/none"))
+    asked: list[str] = []
+    read = Cluster._read
+    monkeypatch.setattr(Cluster, "_read", lambda one, path, what: asked.append(what) or read(one, path, what))
+    handle = backend.create(made, realisation, Path("/none"))
+    backend.placement(handle)
+    settled(world, backend, handle, "bound to fake-1")
+    plays_kubelet(world, "box", RUNNING)
+    world.until(lambda: backend.placement(handle).state == "bound", "it is bound")
+    listed = {one for one in asked if one.startswith("list ") and "pods in default" not in one}
+    assert listed == {"list resourceslices"}  # of its node, for what is known of its devices
 
 
 def test_devices_of_a_plugin_are_those_that_the_kubelet_names(world: World, backend: KubernetesBackend) -> None:

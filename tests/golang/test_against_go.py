@@ -87,6 +87,8 @@ EXPRESSIONS = [
     "[optional.of({'b': 1})][0].b",
     "url('http://[1.2.3.4]:80/x')",
     "cidr('10.0.0.0/8').containsCIDR(dyn('10.0.0.0/9'))",
+    "url('http://a[::1]:80/x')",
+    "url('http://[::1][::1]:80/x')",
     "format.dns1123Label().validate('a.b').value() == ['must not contain dots']",
     "['x'].exists_one(.v1, true)",
     "['x'].exists_one(.v1, .v1 == 'x')",

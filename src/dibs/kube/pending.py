@@ -36,8 +36,11 @@ _NEAR = (
 )  # fmt: skip
 
 
-def explain_pod(cluster: Cluster, namespace: str, name: str) -> Waiting:
-    """Why a pod waits. A pod that was never created is looked for in the events of its controller."""
+def explain_pod(cluster: Cluster, namespace: str, name: str, inventory: ClusterInventory | None = None) -> Waiting:
+    """Why a pod waits. A pod that was never created is looked for in the events of its controller.
+
+    `inventory`: what the cluster has, where that was just read.
+    """
     try:
         pod = cluster.get(PODS, name, core.Pod, namespace)
     except errors.Missing:
@@ -56,7 +59,7 @@ def explain_pod(cluster: Cluster, namespace: str, name: str) -> Waiting:
         return _over(answer, pod)
     if pod.spec.node_name:
         return _on_its_node(answer, pod)
-    return _unscheduled(cluster, answer, pod)
+    return _unscheduled(cluster, answer, pod, inventory or read_inventory(cluster))
 
 
 def explain_claim(cluster: Cluster, namespace: str, name: str) -> Waiting:
@@ -103,8 +106,7 @@ def explain_claim(cluster: Cluster, namespace: str, name: str) -> Waiting:
 # -- a pod that no node has
 
 
-def _unscheduled(cluster: Cluster, answer: Waiting, pod: core.Pod) -> Waiting:
-    inventory = read_inventory(cluster)
+def _unscheduled(cluster: Cluster, answer: Waiting, pod: core.Pod, inventory: ClusterInventory) -> Waiting:
     notes = list(inventory.notes)
     reasons: list[Reason] = []
     if pod.spec.scheduling_gates:

@@ -110,10 +110,12 @@ class Creation(Owners):
                 found.append(Problem("VOLUME_INVALID", "volumes", volume.name, reason, remedy))
         return found
 
-    def inventory(self) -> ClusterInventory:
+    def inventory(self, since: float = 0.0) -> ClusterInventory:
+        """What the cluster has, read a moment ago and not before `since`; all who ask share it."""
         with self._reading:
-            if self._inventory is None or time.monotonic() - self._inventory[0] > _FRESH:
-                self._inventory = (time.monotonic(), read_inventory(self.cluster()))
+            now = time.monotonic()
+            if self._inventory is None or self._inventory[0] < max(since, now - _FRESH):
+                self._inventory = (now, read_inventory(self.cluster()))
             return self._inventory[1]
 
     # -- rendering

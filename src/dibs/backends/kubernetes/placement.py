@@ -15,7 +15,16 @@ import msgspec
 
 from dibs.backends.kubernetes.connection import unavailable
 from dibs.backends.kubernetes.creation import Creation
-from dibs.backends.kubernetes.pods import SandboxPod, exit_of, hopeless, seconds, start_failure, status_of, waits_for
+from dibs.backends.kubernetes.pods import (
+    SandboxPod,
+    exit_of,
+    hopeless,
+    is_starting,
+    seconds,
+    start_failure,
+    status_of,
+    waits_for,
+)
 from dibs.backends.port import Handle, NodeFact, Phase, PlacedDevice, Placement
 from dibs.errors import CommandFailed, Conflict, DibsError, NotFound, Timeout
 from dibs.kube import errors
@@ -25,16 +34,21 @@ from dibs.kube.pending import explain_pod
 from dibs.settings import ClusterSettings
 
 _EXPLAINED = 5.0  # seconds for which an explanation is not made anew while the scheduler says the same
+_PATIENT = 1.5  # seconds in which a sandbox that waits is not explained: the scheduler's own words will do
 _NAMED_WITHIN = 5.0  # seconds in which a kubelet tells which devices its plugins have given
 _WARNINGS = 2
+
+
+_Pools = dict[tuple[str, str], dict[str, dict[str, object]]]  # by driver and pool: what is known of each device
 
 
 class _Told(msgspec.Struct):
     """What was last said of a pending sandbox."""
 
     words: str
-    at: float
+    at: float  # when it was explained
     reason: str
+    since: float  # when it was first asked about
 
 
 class Placing(Creation):
@@ -117,19 +131,28 @@ class Placing(Creation):
         told = self._told.get(handle.sandbox_id)
         if told is not None and told.words == words and now - told.at < _EXPLAINED:
             return told.reason
+        since = now if told is None else told.since
+        if now - since < _PATIENT and (is_starting(pod) or not pod.spec.node_name):
+            # Most sandboxes run before anything is to be explained: then the API server is not asked for it.
+            return self._tell(handle, _Told(words, now - _EXPLAINED, words or "not scheduled yet", since))
         if pod.spec.node_name:
             said = self._warnings(pod)
             reason = "; ".join(part for part in (words, *said) if part)
         else:
-            reason = self._explained(pod, words)
+            reason = self._explained(pod, words, since=now if told is None or told.words != words else 0.0)
+        return self._tell(handle, _Told(words, now, reason, since))
+
+    def _tell(self, handle: Handle, told: _Told) -> str:
         if len(self._told) > 10_000:
             self._told.clear()
-        self._told[handle.sandbox_id] = _Told(words, now, reason)
-        return reason
+        self._told[handle.sandbox_id] = told
+        return told.reason
 
-    def _explained(self, pod: SandboxPod, words: str) -> str:
+    def _explained(self, pod: SandboxPod, words: str, *, since: float) -> str:
+        """`since`: what was read of the cluster before then does not explain these words."""
         try:
-            found = explain_pod(self.cluster(), self.namespace, pod.metadata.name)
+            inventory = self.inventory(since)
+            found = explain_pod(self.cluster(), self.namespace, pod.metadata.name, inventory)
         except DibsError as error:
             return words or f"not scheduled yet, and why is not known: {error}"
         said = words or next((one.message for one in found.words if one.message), "")
@@ -166,19 +189,23 @@ class Placing(Creation):
         if pod.status.extended_resource_claim_status is not None:
             names.append(pod.status.extended_resource_claim_status.resource_claim_name)
         found: list[PlacedDevice] = []
+        pools: _Pools = {}
         for name in names:
             try:
                 claim = self.cluster().get(CLAIMS, name, dict[str, Any], self.namespace)
             except errors.Missing:
                 continue  # a pod that has ended gives its claims back
             results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-            found += [self._device(one) for one in results if not one.get("adminAccess")]
+            for one in results:
+                if (one["driver"], one["pool"]) not in pools:
+                    pools[one["driver"], one["pool"]] = self._facts(one["driver"], one["pool"], pod.spec.node_name)
+            found += [self._device(one, pools) for one in results if not one.get("adminAccess")]
         return found
 
-    def _device(self, result: dict[str, Any]) -> PlacedDevice:
+    def _device(self, result: dict[str, Any], pools: _Pools) -> PlacedDevice:
         identity = f"{result['driver']}/{result['pool']}/{result['device']}"
         share = result.get("shareID")
-        facts = self._facts(result["driver"], result["pool"]).get(result["device"], {})
+        facts = pools[result["driver"], result["pool"]].get(result["device"], {})
         memory = facts.get("memory")
         return PlacedDevice(
             id=f"{identity}#{share}" if share else identity,
@@ -187,18 +214,24 @@ class Placing(Creation):
             memory=memory if isinstance(memory, int) else None,
         )
 
-    def _facts(self, driver: str, pool: str) -> dict[str, dict[str, object]]:
-        """Model, UUID and memory of the devices of a pool, as its slices have them; nothing where they are hidden."""
+    def _facts(self, driver: str, pool: str, node: str) -> dict[str, dict[str, object]]:
+        """Model, UUID and memory of the devices of a pool, as its slices have them; nothing where they are hidden.
+
+        They are mostly the node's own; those of a whole cluster are read only where they are not.
+        """
         from dibs.quantity import NANO, Quantity
 
+        slices: list[dict[str, Any]] = []
         try:
-            slices = self.cluster().items(SLICES, dict[str, Any], fields=f"spec.driver={driver}")
+            for fields in (f"spec.driver={driver},spec.nodeName={node}", f"spec.driver={driver}"):
+                listed = self.cluster().items(SLICES, dict[str, Any], fields=fields)
+                slices = [one for one in listed if one["spec"]["pool"]["name"] == pool]
+                if slices:
+                    break
         except errors.Forbidden:
             return {}
         found: dict[str, dict[str, object]] = {}
         for one in slices:
-            if one["spec"]["pool"]["name"] != pool:
-                continue
             for device in one["spec"].get("devices", ()):
                 attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
                 facts: dict[str, object] = {}

@@ -21,6 +21,7 @@ ENDED_BY = "dibs.dev/ended-by"  # annotation: why dibs ended it, an Exit reason
 MANAGED = "app.kubernetes.io/managed-by=dibs"
 
 _GIVEN_UP = frozenset(("InvalidImageName",))  # everything else may be put right while it waits
+_STARTING = frozenset(("", "ContainerCreating", "PodInitializing"))
 _NOT_STARTED = frozenset(("StartError", "ContainerCannotRun"))
 _MISSING = ("executable file not found", "no such file or directory")
 
@@ -208,6 +209,12 @@ def waits_for(pod: SandboxPod) -> str:
         return f"bound to {pod.spec.node_name}"
     words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
     return f"{words} on {pod.spec.node_name}"
+
+
+def is_starting(pod: SandboxPod) -> bool:
+    """Whether its node is at it, and has told of no trouble."""
+    waiting = pod.container.state.waiting if pod.container is not None else None
+    return bool(pod.spec.node_name) and (waiting is None or waiting.reason in _STARTING)
 
 
 def hopeless(pod: SandboxPod) -> str:

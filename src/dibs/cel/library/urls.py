@@ -137,6 +137,8 @@ def _authority(text: str, authority: str) -> tuple[str, str]:
 
 
 def _host(text: str, host: str) -> str:
+    if host.rfind("[") > 0:
+        raise _refuse(text, "invalid IP-literal")
     if host.startswith("["):
         end = host.rfind("]")
         if end < 0:

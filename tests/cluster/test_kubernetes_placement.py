@@ -128,7 +128,12 @@ def test_one_that_is_scheduled_at_once_asks_the_api_server_for_nothing_that_expl
     realisation = backend.render(made, Path("/none"))
     asked: list[str] = []
     read = Cluster._read
-    monkeypatch.setattr(Cluster, "_read", lambda one, path, what: asked.append(what) or read(one, path, what))
+
+    def noted(cluster: Cluster, path: str, what: str) -> bytes:
+        asked.append(what)
+        return read(cluster, path, what)
+
+    monkeypatch.setattr(Cluster, "_read", noted)
     handle = backend.create(made, realisation, Path("/none"))
     backend.placement(handle)
     settled(world, backend, handle, "bound to fake-1")

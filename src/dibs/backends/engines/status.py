@@ -131,7 +131,10 @@ class Lives(Engine):
             if time.monotonic() > deadline:
                 return Status(Phase.EXITED, _proved(ttl.note_gone(folder, ExitReason.LOST)))
             time.sleep(0.05)
-            state = self._state(handle) or {}
+            try:
+                state = self._state(handle) or {}
+            except BackendUnavailable as error:
+                return self._untold(handle, error)  # it knew, and can no longer say it
             if states.PHASES.get(str(state.get("Status", "")).lower()) not in (Phase.RUNNING, Phase.PAUSED):
                 return self.status(handle)
 
@@ -191,8 +194,11 @@ class Lives(Engine):
                 self.forget()
                 time.sleep(min(left, 0.2))
             except EngineError as error:
-                if error.status != 404:
-                    raise errors.translate(self.name, error, value=handle.sandbox_id) from error
+                if error.status == 404:
+                    continue
+                if (status := self.status(handle)).phase in (Phase.EXITED, Phase.ABSENT):
+                    return status  # it could not note the end that it was asked to wait for
+                raise errors.translate(self.name, error, value=handle.sandbox_id) from error
 
     def logs(self, handle: Handle, *, follow: bool = False) -> Iterator[LogRecord]:
         path = container(handle) + "/logs"

@@ -24,6 +24,7 @@ PACKAGES = {
     "bookworm": "podman runc iproute2 iptables containernetworking-plugins busybox-static catatonit",
     "sid": "docker.io docker-cli containerd runc nftables iptables iproute2 busybox-static tini",
 }
+PRIVATE = ("unshare", "--mount", "--propagation", "private")  # what is mounted goes with the process
 
 
 class CannotInstall(Exception):
@@ -79,8 +80,9 @@ def _make(root: Path, suite: str, folder: Path) -> None:
         _run("apt-get", "-q", "update", log=folder / "apt.log")
         _run("apt-get", "install", "-yq", "--no-install-recommends", "debootstrap", log=folder / "apt.log")
     shutil.rmtree(root, ignore_errors=True)
+    # In mounts of its own: cut off, it leaves its /proc mounted, and every later attempt fails for it.
     _run(
-        "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root), mirror(),
+        *PRIVATE, "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root), mirror(),
         log=folder / f"{suite}-debootstrap.log",
     )  # fmt: skip
     policy = root / "usr/sbin/policy-rc.d"
@@ -90,10 +92,7 @@ def _make(root: Path, suite: str, folder: Path) -> None:
 
 def _add_packages(root: Path, suite: str, folder: Path) -> None:
     inside = "mount -t proc proc /proc; exec apt-get install -yq --no-install-recommends " + PACKAGES[suite]
-    _run(
-        "unshare", "--mount", "--propagation", "private", "chroot", str(root), "/bin/sh", "-c", inside,
-        log=folder / f"{suite}-apt.log",
-    )  # fmt: skip
+    _run(*PRIVATE, "chroot", str(root), "/bin/sh", "-c", inside, log=folder / f"{suite}-apt.log")
     (root / ".complete").write_text(PACKAGES[suite])
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.engines.installing import CannotInstall, mirror
+from tests.engines.installing import PRIVATE, CannotInstall, mirror
 from tests.jobs.submitting import objects, replicated, runtime
 
 from dibs.workloads.jobs.model import Objects
@@ -61,15 +61,23 @@ def _make_root(root: Path, log: Path) -> None:
         _run("apt-get", "-q", "update", log=log)
         _run("apt-get", "install", "-yq", "--no-install-recommends", "debootstrap", log=log)
     shutil.rmtree(root, ignore_errors=True)
-    _run("debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", str(root), mirror(), log=log)
+    # In mounts of its own: cut off, it leaves its /proc mounted, and every later attempt fails for it.
+    _run(
+        *PRIVATE,
+        "debootstrap",
+        "--variant=minbase",
+        "--include=ca-certificates",
+        "bookworm",
+        str(root),
+        mirror(),
+        log=log,
+    )
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
     packages = "python3-torch openmpi-bin openssh-server openssh-client python3-mpi4py"
     inside = f"mount -t proc proc /proc; exec apt-get install -yq --no-install-recommends {packages}"
-    _run(
-        "unshare", "--mount", "--propagation", "private", "chroot", str(root), "/bin/sh", "-c", inside, log=log
-    )  # fmt: skip
+    _run(*PRIVATE, "chroot", str(root), "/bin/sh", "-c", inside, log=log)
     # What Debian keeps behind alternatives in /etc would dangle in an image that has an /etc of its own.
     for path in (root / "usr").rglob("*"):
         if path.is_symlink() and os.readlink(path).startswith("/etc/alternatives/"):
@@ -152,6 +160,8 @@ def _run(*command: str, log: Path) -> None:
 
 def main() -> None:
     begun = time.monotonic()
+    if not (cache() / "complete").exists():
+        print("tests: installing PyTorch and JAX (once; some minutes)", flush=True)
     try:
         root = install()
     except CannotInstall as error:

@@ -61,3 +61,16 @@ def _run(words: list[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"the environment of OpenShell's SDK cannot be made: {done.stderr.strip()[-300:]}")
+
+
+def main() -> None:
+    """Make the environments, before the tests ask for them."""
+    for release in releases():
+        try:
+            print(f"tests: OpenShell's SDK {release} in {python(release).parents[1]}")
+        except pytest.skip.Exception as reason:
+            print(f"tests: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,8 +20,11 @@ from tests.train.jobs import exactly, job, replicated, runtime
 from dibs.cli.schema import schema_of
 from dibs.errors import DibsError, NotFound
 from dibs.kube import client as kube
-from dibs.kube.client import Cluster
+from dibs.kube.client import Cluster, Resource
 from dibs.kube.config import find_cluster
+from dibs.train import compute_domain
+from dibs.train.facts import COMPUTE_DOMAIN_CRD
+from dibs.train.job_annotations import COMPUTE_DOMAIN
 from dibs.train.objects import read_runtime
 from dibs.train.refusals import TrainRefused
 from dibs.workloads.cluster_jobs import objects
@@ -157,6 +160,50 @@ def test_a_trainer_that_loses_claims_is_passed_by_and_one_that_keeps_them_is_use
     assert choose(with_claims, old).way == "jobset"
     assert "loses claims" in choose(with_claims, old).reason
     assert choose(with_claims, new).way == "trainer"
+    # Claims that an annotation names go to Kubeflow Trainer as the field that it reads.
+    noted = job()
+    noted["metadata"]["annotations"] = {"train.dibs/claims": "gpu=one-gpu", "train.dibs/backend": "kubernetes"}
+    by_note = render(read_job(noted), plain(), facts)
+    [sent] = objects.created(by_note, "trainer")
+    assert sent["spec"]["trainer"]["resourceClaimsPerNode"] == CLAIMS
+    assert sent["metadata"]["annotations"] == {}
+    assert choose(without, new, brought=True).way == "jobset"
+
+
+def test_a_compute_domain_is_made_before_the_pods_and_goes_with_the_job(world: World, jobs: ClusterJobs) -> None:
+    """NVIDIA's driver is not here: its CRD is, and the pods wait for the template that it would make."""
+    asking = job()
+    asking["metadata"]["annotations"] = {COMPUTE_DOMAIN: "imex"}
+    with pytest.raises(TrainRefused) as refused:
+        jobs.submit(asking, plain())
+    assert COMPUTE_DOMAIN_CRD in str(refused.value)
+    group, version = compute_domain.API_VERSION.split("/")
+    names = {"plural": "computedomains", "singular": "computedomain", "kind": compute_domain.KIND}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": versions}
+    world.cluster.create(kube.CUSTOM_RESOURCES, {"metadata": {"name": COMPUTE_DOMAIN_CRD}, "spec": spec})
+    domains = Resource(compute_domain.API_VERSION, "computedomains", compute_domain.KIND)
+    try:
+
+        def served() -> bool:
+            try:
+                return world.cluster.items(domains, dict[str, Any], world.namespace) == []
+            except NotFound:
+                return False
+
+        world.until(served, "the kind is served")
+        done = jobs.submit(asking, plain())
+        assert done.created.index("ComputeDomain demo-imex") < done.created.index("Job demo-node-0")
+        [domain] = world.cluster.items(domains, dict[str, Any], world.namespace)
+        assert domain["spec"]["numNodes"] == 2
+        world.until(lambda: any(rank.pod for rank in jobs.show("demo").ranks), "there are pods")
+        pod = world.cluster.get(kube.PODS, jobs.show("demo").ranks[0].pod, dict[str, Any], world.namespace)
+        assert pod["spec"]["resourceClaims"] == [{"name": "imex", "resourceClaimTemplateName": "demo-imex"}]
+        jobs.remove("demo")
+        world.until(lambda: not world.cluster.items(domains, dict[str, Any], world.namespace), "it has gone")
+    finally:
+        world.cluster.delete(kube.CUSTOM_RESOURCES, COMPUTE_DOMAIN_CRD)
 
 
 def test_sd_52_a_pod_group_without_its_crd_is_refused_on_a_real_cluster(world: World, jobs: ClusterJobs) -> None:

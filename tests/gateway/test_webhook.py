@@ -113,6 +113,7 @@ def test_over_https_a_job_is_judged_and_its_processes_are_filled_in(post: Post) 
     [("/validate", b"{", 400), ("/validate", b"[]", 400), ("/mutate", {"request": 1}, 400), ("/", {}, 404),
      ("/validate", {"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "1"}}, 400),
      ("/validate", b" " * ((8 << 20) + 1), 413)],
+    ids=["cut off", "a list", "no request", "no such path", "another version", "too large"],
 )  # fmt: skip
 def test_over_https_garbage_is_answered_with_an_error(post: Post, path: str, body: Any, status: int) -> None:
     assert post(path, body)[0] == status
@@ -136,6 +137,17 @@ def test_what_upstream_accepts_and_loses_is_refused_with_a_remedy(wanted: Json, 
     assert response["allowed"] is False
     assert text in response["status"]["message"]
     assert response["status"]["details"]["causes"]
+
+
+@pytest.mark.parametrize("name", ["claims", "backend", "wait", "compute-domain"])
+def test_what_only_dibs_reads_is_refused_for_kubeflow_trainer(name: str) -> None:
+    value = {"claims": "gpu=four", "backend": "local", "wait": "10m", "compute-domain": "imex"}[name]
+    asking = read_job(job(trainer={"numProcPerNode": 1}))
+    asking["metadata"]["annotations"] = {f"train.dibs/{name}": value}
+    facts = Facts(templates={"four": template(exactly(4))}, claims={})
+    answer = reviews.validate(review(asking), source(facts=facts))["response"]
+    assert not answer["allowed"]
+    assert "Kubeflow Trainer does not read this" in answer["status"]["message"]
 
 
 def test_what_looks_wrong_is_a_warning_of_a_length_that_is_passed_on() -> None:

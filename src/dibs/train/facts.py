@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 COSCHEDULING_CRD = "podgroups.scheduling.x-k8s.io"
 VOLCANO_CRD = "podgroups.scheduling.volcano.sh"
+COMPUTE_DOMAIN_CRD = "computedomains.resource.nvidia.com"
 
 
 class SshKey(msgspec.Struct, frozen=True):

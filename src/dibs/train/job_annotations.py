@@ -1,8 +1,8 @@
 """What annotations of a TrainJob say, because a client has no field for it: the Kubeflow SDK has none for claims.
 
-`rendering` adds the claims to those of `spec.trainer.resourceClaimsPerNode`; `train.dibs/backend` and `train.dibs/wait`
-are for jobs that run without a cluster. An annotation below `train.dibs/` that is not known is refused: a
-misspelt one would be a request that is dropped. Pure.
+`rendering` adds the claims to those of `spec.trainer.resourceClaimsPerNode`, `compute_domain` makes a domain;
+`train.dibs/backend` and `train.dibs/wait` are for jobs without a cluster. An annotation below `train.dibs/` that
+is not known is refused: a misspelt one would be a request that is dropped. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PREFIX: Final = "train.dibs/"
 CLAIMS: Final = "train.dibs/claims"  # "NAME=TEMPLATE,…": one claim per node each
 BACKEND: Final = "train.dibs/backend"
 WAIT: Final = "train.dibs/wait"
-KNOWN: Final = (CLAIMS, BACKEND, WAIT, DOUBLE_ALLOCATION)
+COMPUTE_DOMAIN: Final = "train.dibs/compute-domain"  # "NAME": a ComputeDomain for the job, and a claim of that name
+KNOWN: Final = (CLAIMS, BACKEND, WAIT, COMPUTE_DOMAIN, DOUBLE_ALLOCATION)
 _ONE: Final = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)", re.ASCII)
 
 
@@ -29,6 +30,14 @@ def check(job: Json, found: Refusals) -> None:
         if name.startswith(PREFIX) and name not in KNOWN:
             remedy = f"the known ones are {', '.join(KNOWN)}"
             found.invalid(f"metadata.annotations[{name}]", value, "no such annotation", remedy)
+
+
+def check_for_trainer(job: Json, found: Refusals) -> None:
+    """Refuse what Kubeflow Trainer would leave undone: only dibs reads these."""
+    for name in (CLAIMS, BACKEND, WAIT, COMPUTE_DOMAIN):
+        if (value := job["metadata"].get("annotations", {}).get(name)) is not None:
+            remedy = "submit the job with `dibs train cluster submit` or to a gateway, or leave it out"
+            found.invalid(f"metadata.annotations[{name}]", value, "Kubeflow Trainer does not read this", remedy)
 
 
 def claims(job: Json, found: Refusals) -> list[Json]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.train import admission, gang, job_annotations, jobset, patches, pods, policies
+from dibs.train import admission, compute_domain, gang, job_annotations, jobset, patches, pods, policies
 from dibs.train.env import set_env
 from dibs.train.facts import Facts
 from dibs.train.names import DATASET, LAUNCHER, MODEL, NODE, TRAINER, ancestor, container, copied, pod_spec
@@ -58,15 +58,18 @@ def examined(job: Json, runtime: Json, facts: Facts, found: Refusals) -> Rendere
     template = patches.applied(runtime["spec"].get("template", {}), spec.get("runtimePatches", []), warnings, found)
     made = jobset.new(job, template)
     policy = runtime["spec"].get("mlPolicy")
+    facts = compute_domain.known(job, facts)
     context = Context(copied(job), policy or {}, made, facts, 1, found, warnings)
     context.nodes = _counts(context, policy)
     _initializers(context)
     _trainer(context)
+    domain = compute_domain.enforce(job, _trained(context), context.nodes, facts, found)
     processes = policies.enforce(context)
     jobset.fill_defaults(made)
     companions = [jobset.snapshot(job, runtime)]
     if context.name == "mpi" and processes is not None:
         companions += _mpi_objects(context, processes)
+    companions += domain
     companions += gang.enforce(job, runtime["spec"].get("podGroupPolicy", {}), made, facts, found)
     pods.check(job, made, facts, warnings, found)
     jobset.check_names(made, found)
@@ -155,14 +158,20 @@ def _trainer(context: Context) -> None:
     for field in ("image", "command", "args"):
         if field in said:
             node[field] = said[field]
-    targets = [trainer_job]
-    if context.name == "mpi" and (workers := context.job_named(NODE)) is not None:
-        targets = [trainer_job, workers] if context.policy["mpi"]["runLauncherAsNode"] else [workers]
-    for replicated in targets:
+    for replicated in _trained(context):
         target = container(replicated, NODE)
         if target is not None:
             _resources(target, said.get("resourcesPerNode", {}))
             _claims(target, pod_spec(replicated), claims)
+
+
+def _trained(context: Context) -> list[Json]:
+    """The replicated jobs whose containers are nodes."""
+    if context.trainer_job is None:
+        return []
+    if context.name == "mpi" and (workers := context.job_named(NODE)) is not None:
+        return [context.trainer_job, workers] if context.policy["mpi"]["runLauncherAsNode"] else [workers]
+    return [context.trainer_job]
 
 
 def _resources(target: Json, said: Json) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from dibs.errors import InvalidRequest
 from dibs.train.facts import Facts
+from dibs.train.job_annotations import check_for_trainer
 from dibs.train.objects import RUNTIMES, TRAIN_JOB
 from dibs.train.refusals import Refusal
 from dibs.train.review import Review, review_job, review_runtime
@@ -91,7 +92,10 @@ def _review(request: Json, source: Source) -> Review:
 
     before = _settled(old, lookup) if old else None
     active = source.active(namespace, name) if old else []
-    return review_job(value, lookup, source.facts(namespace), old=before, active=active)
+    review = review_job(value, lookup, source.facts(namespace), old=before, active=active)
+    if not review.by_schema:
+        check_for_trainer(review.job, review.refusals)
+    return review
 
 
 def _cause(refusal: Refusal) -> Json:

@@ -12,8 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from dibs.kube.client import Resource
+from dibs.train import job_annotations
 from dibs.train.names import pod_spec, pod_template
 from dibs.train.objects import API_VERSION, TRAIN_JOB
+from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
 from dibs.workloads.cluster_jobs.strategies import Way
 
@@ -33,6 +35,7 @@ _KNOWN: Final = {
         TRAIN_JOBS, JOB_SETS, JOBS, SERVICES, CONFIG_MAPS, Resource("v1", "secrets", "Secret"),
         Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"),
         Resource("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup"),
+        Resource("resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
     )
 }  # fmt: skip
 
@@ -59,8 +62,15 @@ def created(rendered: Rendered, way: Way) -> list[Json]:
 
 
 def _train_job(rendered: Rendered) -> Json:
-    """The job itself, with the number of processes written out: Kubeflow Trainer would count devices by their names."""
+    """The job itself, with what Kubeflow Trainer would not find out: claims that an annotation names, as claims, and
+    the number of processes, which it would count by the names of devices."""
     job = copy.deepcopy(rendered.job)
+    annotations = job["metadata"].get("annotations", {})
+    if job_annotations.CLAIMS in annotations:
+        claims = job_annotations.claims(job, Refusals())
+        job["spec"].setdefault("trainer", {})["resourceClaimsPerNode"] = claims
+    for name in (job_annotations.CLAIMS, job_annotations.BACKEND):
+        annotations.pop(name, None)
     policies = ("PET_NPROC_PER_NODE",)
     env = [one["name"] for replicated in rendered.jobset["spec"]["replicatedJobs"] for c in
            pod_spec(replicated).get("containers", []) for one in c.get("env", [])]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dibs.train import compute_domain
 from dibs.train.names import pod_spec
 from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
@@ -39,6 +40,8 @@ def choose(rendered: Rendered, crds: Mapping[str, Json], *, brought: bool = Fals
     if brought:
         reason = "its runtime is not one of the cluster's, which Kubeflow Trainer would ask for: JobSet does not"
         return Chosen("jobset", reason)
+    if any(one["kind"] == compute_domain.KIND for one in rendered.companions):
+        return Chosen("jobset", "its ComputeDomain is made with it, which Kubeflow Trainer does not do: JobSet")
     if _claims(rendered) and not _takes_claims(crds[TRAINER_CRD]):
         reason = "the Kubeflow Trainer of this cluster loses claims (it has no resourceClaimsPerNode): JobSet does not"
         return Chosen("jobset", reason)

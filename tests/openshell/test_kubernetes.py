@@ -3,7 +3,9 @@ told while the scheduler has not placed its sandbox, and what is refused before 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.cluster.place import Place as Namespace
 from tests.cluster.running import RunningCluster
 from tests.openshell.conftest import Place, begin
 from tests.openshell.test_calls import condition, ready, refused
+from tests.openshell.test_sdk import live_with_a_token
 
 from dibs.home import Home
 
@@ -44,6 +47,11 @@ def place(served_namespace: tuple[Place, Namespace]) -> Iterator[Place]:
     found.clear()
     namespace.until(lambda: not namespace.pods(), "nothing is left of it")
     assert found.held() == 0
+
+
+@pytest.mark.skipif(not os.environ.get("DIBS_SOAK"), reason="a dozen pods take half a minute: with DIBS_SOAK=1")
+def test_a_whole_life_with_a_token(place: Place, tmp_path: Path) -> None:
+    live_with_a_token(place, tmp_path)
 
 
 def test_sd_18_sd_20_cards_come_through_dra_and_who_waits_is_told_the_schedulers_reason(place: Place) -> None:

@@ -57,6 +57,7 @@ class ReceiptDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     memory: int | None = None
     share: dict[str, str] = {}  # what of its capacity the sandbox has, where that is not all of it
     used_outside: tuple[str, ...] = ()
+    attached_as: str = ""  # the claim or extended resource on a cluster; on a host it is `cdi_name`
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,13 +12,13 @@ from dibs.cdi.spec import ContainerEdits
 from dibs.claims import Allocated, DeviceClass, DeviceId, ResourceSlice, validate
 from dibs.claims.meta import ObjectMeta
 from dibs.claims.slices import DeviceTaint
-from dibs.devices.model import Attachment, Device, Health, Inventory, UnitId, Version
+from dibs.devices.model import CdiAttachment, Device, Health, Inventory, UnitId, Version
 from dibs.devices.slices import LEFT_OUT, device_of, in_use, published_id, slices_of
 from dibs.errors import NotFound
 
 from .cases import BOX, claim, given, solve, world
 
-ATTACHED = Attachment("x.com/gpu=0", ContainerEdits())
+ATTACHED = CdiAttachment("x.com/gpu=0", ContainerEdits())
 
 
 def device(name: str, *units: str, driver: str = "gpu.x.com", **fields: object) -> Device:

@@ -36,16 +36,16 @@ def test_index_uuid_and_all_are_one_device_per_card(host: Any) -> None:
 def test_a_card_is_attached_by_its_uuid_and_answers_to_all_its_names(host: Any) -> None:
     path = host.nvidia_spec(2)
     card = found(host)["gpu-1"]
-    assert card.attachment is not None
-    assert card.attachment.cdi_name == f"nvidia.com/gpu={host.uuids[1]}"
-    assert card.attachment.spec == str(path)
+    assert card.cdi is not None
+    assert card.cdi.cdi_name == f"nvidia.com/gpu={host.uuids[1]}"
+    assert card.cdi.spec == str(path)
     assert card.aliases == ("1", f"nvidia.com/gpu={host.uuids[1]}", "nvidia.com/gpu=1")
-    assert [node.path for node in card.attachment.edits.device_nodes] == [
+    assert [node.path for node in card.cdi.edits.device_nodes] == [
         "/dev/nvidia1",
         "/dev/dri/card1",
         "/dev/dri/renderD129",
     ]
-    assert [node.path for node in card.attachment.spec_edits.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert [node.path for node in card.cdi.spec_edits.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
 
 
 def test_a_card_is_named_by_its_node_and_not_by_its_index(host: Any) -> None:
@@ -98,8 +98,8 @@ def test_all_alone_stands_for_the_whole_host(host: Any) -> None:
     (device,) = found(host).values()
     assert device.name == "gpu-all"
     assert device.model == ALL_OF_HOST
-    assert device.attachment is not None
-    assert device.attachment.cdi_name == "nvidia.com/gpu=all"
+    assert device.cdi is not None
+    assert device.cdi.cdi_name == "nvidia.com/gpu=all"
 
 
 def test_a_jetson_has_its_one_card_and_not_all(host: Any) -> None:
@@ -225,9 +225,9 @@ def test_whatever_a_spec_says_ids_are_unique_and_overlaps_exclude_each_other(spe
     inventory = Inventory(tuple(devices))
     assert len({device.id for device in devices}) == len(devices)
     nodes_of = {
-        device.id: frozenset(node.path for node in device.attachment.edits.device_nodes)
+        device.id: frozenset(node.path for node in device.cdi.edits.device_nodes)
         for device in devices
-        if device.attachment is not None
+        if device.cdi is not None
     }
     assert set(nodes_of.values()) == {frozenset(f"/dev/acme{n}" for n in nodes) for nodes in spec.values()}
     for one in devices:

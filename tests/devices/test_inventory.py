@@ -72,15 +72,15 @@ def test_a_card_without_a_spec_is_attached_by_its_nodes(host: Any) -> None:
     host.nodes("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
     (card,) = host.look(host.recorded([host.card(0)])).devices
     assert card.source == "nvml"
-    assert card.attachment is not None
-    assert card.attachment.cdi_name == f"nvidia.com/gpu={host.uuids[0]}"
-    assert [node.path for node in card.attachment.edits.device_nodes] == ["/dev/nvidia0"]
-    assert [node.path for node in card.attachment.spec_edits.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert card.cdi is not None
+    assert card.cdi.cdi_name == f"nvidia.com/gpu={host.uuids[0]}"
+    assert [node.path for node in card.cdi.edits.device_nodes] == ["/dev/nvidia0"]
+    assert [node.path for node in card.cdi.spec_edits.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
 
 
 def test_a_card_without_a_spec_and_without_a_node_says_why_it_cannot_be_attached(host: Any) -> None:
     (card,) = host.look(host.recorded([host.card(0)])).devices
-    assert card.attachment is None
+    assert card.cdi is None
     assert card.unattachable == "/dev/nvidia0 does not exist; run nvidia-modprobe"
 
 
@@ -123,8 +123,8 @@ def test_a_replaced_card_takes_the_place_of_the_one_in_a_stale_spec(host: Any) -
     (card,) = host.look(host.recorded([host.card(0, nvmlDeviceGetUUID=host.uuids[9])])).devices
     assert card.uuid == host.uuids[9]
     assert card.name == "gpu-0"
-    assert card.attachment is not None
-    assert card.attachment.cdi_name == f"nvidia.com/gpu={host.uuids[9]}"
+    assert card.cdi is not None
+    assert card.cdi.cdi_name == f"nvidia.com/gpu={host.uuids[9]}"
 
 
 def test_parts_are_joined_with_their_spec(host: Any) -> None:
@@ -139,8 +139,8 @@ def test_parts_are_joined_with_their_spec(host: Any) -> None:
     assert parts[0].attributes["parentUUID"] == host.uuids[0]
     assert parts[0].source == "cdi+nvml"
     assert sorted(card.units) == sorted(unit for part in parts for unit in part.units)
-    assert (card.attachment, card.unattachable) == (None, CUT)
-    assert devices["gpu-1"].attachment is not None
+    assert (card.cdi, card.unattachable) == (None, CUT)
+    assert devices["gpu-1"].cdi is not None
 
 
 def test_parts_have_the_same_ids_and_units_whichever_source_sees_them(host: Any) -> None:
@@ -166,8 +166,8 @@ def test_parts_without_a_spec_are_attached_by_card_and_capabilities(host: Any) -
     host.nodes("/dev/nvidia0", *caps)
     devices = host.look(host.recorded([mig_card(host, 0, 1)])).devices
     part = next(device for device in devices if device.parent is not None)
-    assert part.attachment is not None
-    assert [node.path for node in part.attachment.edits.device_nodes] == ["/dev/nvidia0", *caps]
+    assert part.cdi is not None
+    assert [node.path for node in part.cdi.edits.device_nodes] == ["/dev/nvidia0", *caps]
 
 
 def test_parts_whose_nodes_are_unknown_say_so(host: Any) -> None:
@@ -175,27 +175,27 @@ def test_parts_whose_nodes_are_unknown_say_so(host: Any) -> None:
     devices = host.look(host.recorded([mig_card(host, 0, 2)])).devices
     parts = [device for device in devices if device.parent is not None]
     assert len({part.units for part in parts}) == 2
-    assert all(part.attachment is None and "mig-minors" in part.unattachable for part in parts)
+    assert all(part.cdi is None and "mig-minors" in part.unattachable for part in parts)
 
 
 def test_a_card_of_which_the_spec_has_parts_cannot_be_given_whole(host: Any) -> None:
     host.nvidia_spec(2, parts=2)
     devices = host.named(host.look())
-    assert (devices["gpu-0"].attachment, devices["gpu-0"].unattachable) == (None, CUT)
-    assert devices["gpu-1"].attachment is not None
+    assert (devices["gpu-0"].cdi, devices["gpu-0"].unattachable) == (None, CUT)
+    assert devices["gpu-1"].cdi is not None
 
 
 def test_a_card_that_is_ready_to_be_cut_and_has_no_parts_cannot_be_given(host: Any) -> None:
     host.nvidia_spec(1)
     (card,) = host.look(host.recorded([mig_card(host, 0, 0)])).devices
-    assert card.attachment is None
+    assert card.cdi is None
     assert "has none" in card.unattachable
 
 
 def test_a_spec_with_parts_of_a_card_that_is_whole_again_is_stale(host: Any) -> None:
     host.nvidia_spec(1, parts=1)
     devices = host.named(host.look(host.recorded([host.card(0)])))
-    assert devices["gpu-0"].attachment is not None
+    assert devices["gpu-0"].cdi is not None
     part = next(device for device in devices.values() if device.parent is not None)
     assert part.health.reason == NOT_SEEN
 
@@ -217,7 +217,7 @@ def test_on_wsl_there_is_one_device_however_many_cards(host: Any) -> None:
     (device,) = host.look(host.recorded([host.card(0), host.card(1)])).devices
     assert device.model == f"{ALL_OF_HOST} (2)"
     assert device.attributes["cards"] == 2
-    assert device.attachment is not None
+    assert device.cdi is not None
     assert device.memory is None
 
 
@@ -225,8 +225,8 @@ def test_on_wsl_a_single_card_is_described(host: Any) -> None:
     host.nodes("/dev/dxg")
     (device,) = host.look(host.recorded([host.card(0, nvmlDeviceGetMinorNumber=host.fails(3))])).devices
     assert device.model == "H100"
-    assert device.attachment is not None
-    assert device.attachment.cdi_name == "nvidia.com/gpu=all"
+    assert device.cdi is not None
+    assert device.cdi.cdi_name == "nvidia.com/gpu=all"
 
 
 def test_amd_cards_get_their_facts_from_the_bus(host: Any) -> None:

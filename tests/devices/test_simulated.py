@@ -144,9 +144,9 @@ def test_eight_cards_sit_on_four_roots_and_two_numa_nodes() -> None:
 
 def test_a_card_is_dev_null_under_its_own_name() -> None:
     (card,) = devices_of(parse_world(1))
-    assert card.attachment is not None
-    assert card.attachment.cdi_name == "sim.dibs/gpu=0"
-    (node,) = card.attachment.edits.device_nodes
+    assert card.cdi is not None
+    assert card.cdi.cdi_name == "sim.dibs/gpu=0"
+    (node,) = card.cdi.edits.device_nodes
     assert (node.path, node.host_path, node.type, node.major, node.minor) == ("/dev/simgpu0", "/dev/null", "c", 1, 3)
     here = os.stat("/dev/null").st_rdev
     assert (os.major(here), os.minor(here)) == (node.major, node.minor)
@@ -155,9 +155,9 @@ def test_a_card_is_dev_null_under_its_own_name() -> None:
 def test_a_part_has_the_node_of_its_card_and_one_of_its_own() -> None:
     card, first, second = devices_of(parse_world(1, partitions=2))
     assert first.parent == second.parent == card.id
-    assert second.attachment is not None
-    assert second.attachment.cdi_name == "sim.dibs/gpu=0:1"
-    assert [node.path for node in second.attachment.edits.device_nodes] == ["/dev/simgpu0", "/dev/simgpu0p1"]
+    assert second.cdi is not None
+    assert second.cdi.cdi_name == "sim.dibs/gpu=0:1"
+    assert [node.path for node in second.cdi.edits.device_nodes] == ["/dev/simgpu0", "/dev/simgpu0p1"]
     assert card.memory is not None
     assert second.memory == card.memory // 2
     assert second.attributes["type"] == "mig"

@@ -109,8 +109,8 @@ def measure(kind: str, rounds: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(engine, engine.home, Path(folder))
             device = bench.world("4")[0]
-            assert device.attachment is not None
-            name = device.attachment.cdi_name
+            assert device.cdi is not None
+            name = device.cdi.cdi_name
             client = bench.backend.client()
             handle = bench.start("sleep", "1000")
             container = f"dibs-{handle.sandbox_id}"

@@ -46,7 +46,7 @@ class Bench:
 
     def workload(self, *command: str, devices: tuple[Device, ...] = (), **fields: Any) -> Workload:
         name = f"e{os.getpid()}x{next(_numbers)}"
-        granted = tuple(GrantedDevice(one.id, one.attachment, one.simulated) for one in devices if one.attachment)
+        granted = tuple(GrantedDevice(one.id, one.cdi, one.simulated) for one in devices if one.cdi)
         values = {"env": {"PATH": "/usr/bin:/bin"}, "workdir": "/", "image": images.REFERENCE, "network": "none"}
         return Workload(id=name, name=name, command=command, devices=granted, **{**values, **fields})
 

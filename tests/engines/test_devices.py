@@ -11,7 +11,7 @@ from tests.engines.conftest import Bench
 from dibs.backends.engines.external import held
 from dibs.backends.port import GrantedDevice
 from dibs.cdi.spec import ContainerEdits, Device, DeviceNode, Hook, Spec
-from dibs.devices.model import Attachment, DeviceId
+from dibs.devices.model import CdiAttachment, DeviceId
 from dibs.errors import InvalidRequest, Unsupported
 
 LIST = "ls /dev | grep -E 'simgpu|nvidia' | sort"
@@ -20,7 +20,7 @@ WriteSpec = Callable[..., None]
 
 def granted(name: str, *nodes: DeviceNode, env: tuple[str, ...] = (), hooks: tuple[Hook, ...] = ()) -> GrantedDevice:
     edits = ContainerEdits(device_nodes=nodes, env=env, hooks=hooks)
-    return GrantedDevice(DeviceId(f"test/pool/{name}"), Attachment(f"nvidia.com/gpu={name}", edits, "test"))
+    return GrantedDevice(DeviceId(f"test/pool/{name}"), CdiAttachment(f"nvidia.com/gpu={name}", edits, "test"))
 
 
 def node(name: str) -> DeviceNode:

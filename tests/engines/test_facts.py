@@ -11,7 +11,7 @@ from dibs.backends.engines.device_injection import decide
 from dibs.backends.engines.facts import Facts, mount_table
 from dibs.backends.port import GrantedDevice
 from dibs.cdi.spec import ContainerEdits, DeviceNode
-from dibs.devices.model import Attachment, DeviceId
+from dibs.devices.model import CdiAttachment, DeviceId
 from dibs.errors import BackendUnavailable
 from dibs.process import name_of
 
@@ -35,7 +35,8 @@ def test_an_engine_that_ends_while_its_mounts_are_read_is_away(reaped: bool) -> 
 @pytest.mark.parametrize("reaped", [False, True], ids=["ending", "gone"])
 def test_what_is_looked_for_through_an_engine_that_has_ended_is_not_said_to_be_missing(reaped: bool) -> None:
     node = DeviceNode(path="/dev/sim0", host_path="/dev/null")
-    card = GrantedDevice(DeviceId("x/y/0"), Attachment("sim.example/gpu=0", ContainerEdits(device_nodes=(node,)), "s"))
+    edits = ContainerEdits(device_nodes=(node,))
+    card = GrantedDevice(DeviceId("x/y/0"), CdiAttachment("sim.example/gpu=0", edits, "s"))
     with subprocess.Popen(["sleep", "1000"]) as engine:
         facts = Facts(version="1", architecture="amd64", peer=name_of(engine.pid), cdi=False, cdi_dirs=())
         assert decide((card,), facts, {}, ()).problems == []

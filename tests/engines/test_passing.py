@@ -11,7 +11,7 @@ from dibs.backends.engines.images import qualified, tagged
 from dibs.backends.engines.states import exit_of, seconds
 from dibs.backends.port import ExitReason, GrantedDevice
 from dibs.cdi.spec import ContainerEdits, DeviceNode, Hook
-from dibs.devices.model import Attachment, Device, DeviceId
+from dibs.devices.model import CdiAttachment, Device, DeviceId
 
 HOOK = Hook(hook_name="createContainer", path="/usr/bin/nvidia-cdi-hook")
 NODE = DeviceNode(path="/dev/nvidia0", host_path="/dev/null")
@@ -19,7 +19,7 @@ NODE = DeviceNode(path="/dev/nvidia0", host_path="/dev/null")
 
 def card(name: str, kind: str = "nvidia.com/gpu", hooks: tuple[Hook, ...] = (HOOK,)) -> GrantedDevice:
     edits = ContainerEdits(device_nodes=(NODE,), hooks=hooks)
-    return GrantedDevice(DeviceId(f"x/y/{name}"), Attachment(f"{kind}={name}", edits, "s"))
+    return GrantedDevice(DeviceId(f"x/y/{name}"), CdiAttachment(f"{kind}={name}", edits, "s"))
 
 
 def facts(**more: object) -> Facts:
@@ -80,7 +80,9 @@ def test_a_reason_counts_only_if_the_end_came_after_it_was_asked_for() -> None:
 def test_every_way_to_hold_a_card_is_seen() -> None:
     gpu = Device(
         driver="d", pool="p", name="gpu-1", vendor="nvidia", uuid="GPU-b", index=1, aliases=("1", "nvidia.com/gpu=1"),
-        attachment=Attachment("nvidia.com/gpu=GPU-b", ContainerEdits(device_nodes=(DeviceNode(path="/dev/nvidia1"),))),
+        attachment=CdiAttachment(
+            "nvidia.com/gpu=GPU-b", ContainerEdits(device_nodes=(DeviceNode(path="/dev/nvidia1"),))
+        ),
     )  # fmt: skip
     cases = {
         "cdi": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=1"]}]},

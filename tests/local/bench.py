@@ -15,7 +15,7 @@ import pytest
 from dibs.backends.local.backend import LocalBackend
 from dibs.backends.port import Exec, Exit, GrantedDevice, Handle, Output, Session, Status, Workload
 from dibs.cdi.spec import ContainerEdits, DeviceNode
-from dibs.devices.model import Attachment, DeviceId
+from dibs.devices.model import CdiAttachment, DeviceId
 from dibs.errors import BackendUnavailable
 from dibs.home import Home
 from dibs.process import absent
@@ -33,7 +33,7 @@ def simulated(number: int, **more: Any) -> GrantedDevice:
 
 def granted(name: str, edits: ContainerEdits, **more: Any) -> GrantedDevice:
     return GrantedDevice(
-        DeviceId(f"sim/pool/{name}"), Attachment(f"vendor.com/gpu={name}", edits, **more), simulated=True
+        DeviceId(f"sim/pool/{name}"), CdiAttachment(f"vendor.com/gpu={name}", edits, **more), simulated=True
     )
 
 

@@ -11,7 +11,7 @@ from dibs.cdi.spec import ContainerEdits
 from dibs.claims import whole_devices
 from dibs.claims.failures import GaveUp
 from dibs.claims.whole_devices import choose
-from dibs.devices.model import Attachment, Device, ExternalUse, Health, Inventory, SourceError, UnitId
+from dibs.devices.model import CdiAttachment, Device, ExternalUse, Health, Inventory, SourceError, UnitId
 from dibs.devices.names import ALL_OF_HOST
 from dibs.errors import Busy, DibsError, InvalidRequest, NoMatch, NotFound, Unhealthy, Unsupported
 from dibs.ledger.rows import Holder, LeaseId
@@ -36,7 +36,7 @@ def gpu(index: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 81559 <<
         attributes={"type": "gpu", "productName": model},
         capacity={"memory": memory},
         aliases=(f"nvidia.com/gpu={index}",),
-        attachment=Attachment(f"nvidia.com/gpu={index}", ContainerEdits()),
+        attachment=CdiAttachment(f"nvidia.com/gpu={index}", ContainerEdits()),
     )
     return msgspec.structs.replace(device, **more)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dibs.cdi.spec import ContainerEdits
-from dibs.devices.model import Attachment, Device
+from dibs.devices.model import CdiAttachment, Device
 from dibs.errors import Problem
 from dibs.plan.environment import device_environment, lease_environment
 
@@ -16,7 +16,9 @@ def device(index: int, *env: str, vendor: str = "nvidia", spec_env: tuple[str, .
         vendor=vendor,
         model="H100",
         uuid=f"GPU-{index}",
-        attachment=Attachment(f"nvidia.com/gpu={index}", ContainerEdits(env=env), "spec", ContainerEdits(env=spec_env)),
+        attachment=CdiAttachment(
+            f"nvidia.com/gpu={index}", ContainerEdits(env=env), "spec", ContainerEdits(env=spec_env)
+        ),
     )
 
 

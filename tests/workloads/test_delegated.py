@@ -98,6 +98,10 @@ def test_a_sandbox_gets_the_devices_that_the_scheduler_chooses(service: Workload
     assert receipt.verdict == "delivered"
     assert {line.field: line.outcome for line in receipt.lines}["devices"] == "delegated"
     assert len(receipt.observed.nodes) == 3
+    assert {line.field: line.rendered for line in receipt.lines}["devices"] == f"claim {row.id}, request gpu"
+    assert {(device.cdi_name, device.attached_as) for device in receipt.devices} == {
+        ("", f"claim {row.id}, request gpu")
+    }
     service.remove(row.id, 0.0)
     assert service.leases() == []
     assert cluster.pods() == []

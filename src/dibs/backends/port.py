@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime
 
 import msgspec
 
-from dibs.devices.model import Attachment, DeviceId
+from dibs.devices.model import CdiAttachment, DelegatedAttachment, DeviceId
 from dibs.errors import Problem, Unsupported
 from dibs.receipt import NodeFact
 from dibs.request.model import Request
@@ -119,7 +119,7 @@ class GrantedDevice(msgspec.Struct, frozen=True):
     """A leased device, with the way it is attached."""
 
     id: DeviceId
-    attachment: Attachment
+    attachment: CdiAttachment
     simulated: bool = False
 
 
@@ -363,6 +363,7 @@ class PlacedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     uuid: str = ""
     memory: int | None = None
+    attachment: DelegatedAttachment | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -303,6 +303,7 @@ class ReceiptDevice(Answer):
     memory: int | UnsetType = UNSET
     share: dict[str, str] | UnsetType = UNSET
     used_outside: tuple[str, ...] | UnsetType = UNSET
+    attached_as: str | UnsetType = UNSET
 
 
 class ReceiptLine(Answer):

@@ -170,7 +170,7 @@ def _data(inventory: Inventory, states: list[DeviceState]) -> dict[str, Any]:
         "devices": [
             {
                 "id": s.device.id,
-                "name": s.device.attachment.cdi_name if s.device.attachment else "",
+                "name": s.device.cdi.cdi_name if s.device.cdi else "",
                 "index": s.device.index,
                 "model": s.device.model,
                 "vendor": s.device.vendor,
@@ -225,7 +225,7 @@ def gpu_lines(
             *([ends.get(s.holder.sandbox_id, "") if s.holder else ""] if ends else []),
         ]
         if wide:
-            name = s.device.attachment.cdi_name if s.device.attachment else "–"
+            name = s.device.cdi.cdi_name if s.device.cdi else "–"
             numa = s.device.attributes.get("resource.kubernetes.io/numaNode", "")
             bus = s.device.attributes.get("resource.kubernetes.io/pciBusID", "")
             row += [name, s.device.uuid or "–", str(numa), str(bus), s.device.source]

@@ -44,7 +44,7 @@ def device_names(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
             devices = [state.device for state in service.devices()[1]]
     except (DibsError, OSError):
         return []
-    names = [device.attachment.cdi_name for device in devices if device.attachment]
+    names = [device.cdi.cdi_name for device in devices if device.cdi]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -83,12 +83,12 @@ def _devices(found: Receipt) -> list[str]:
             device.model,
             device.uuid or "no uuid",
             ", ".join(device.nodes) or "no node of its own",
-            device.cdi_name,
+            device.cdi_name or device.attached_as,
             device.id,
         ]
         for device in found.devices
     ]
-    lines = table(["DEVICE", "MODEL", "UUID", "NODES", "CDI", "ID"], rows, whole=True)
+    lines = table(["DEVICE", "MODEL", "UUID", "NODES", "ATTACHED AS", "ID"], rows, whole=True)
     for device in found.devices:
         name = device.id.rpartition("/")[2]
         if device.share:

@@ -24,7 +24,7 @@ import msgspec
 
 from dibs.cdi.cache import DEFAULT_SPEC_DIRS, Cache, CachedDevice
 from dibs.cdi.spec import ContainerEdits
-from dibs.devices.model import Attachment, Attribute, Device, DeviceId, SourceError, UnitId
+from dibs.devices.model import Attribute, CdiAttachment, Device, DeviceId, SourceError, UnitId
 from dibs.devices.names import ALL_OF_HOST, CDI_NAME, device_name, driver_name, label, plain_index, pool_name
 
 _CAP = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]+)", re.ASCII)
@@ -259,7 +259,7 @@ def _device(
         index=index,
         attributes=attributes,
         aliases=tuple(aliases),
-        attachment=Attachment(
+        attachment=CdiAttachment(
             cdi_name=best.name,
             edits=best.device.container_edits,
             spec=best.file.path,

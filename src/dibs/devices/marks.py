@@ -33,8 +33,8 @@ def marks_of(device: Device) -> tuple[str, ...]:
     if device.simulated:
         return ()
     marks = [f"uuid:{device.uuid}"] if device.uuid else []
-    if device.attachment is not None and not device.units and device.parent is None:
-        marks += [f"node:{numbers}" for node in device.attachment.edits.device_nodes
+    if device.cdi is not None and not device.units and device.parent is None:
+        marks += [f"node:{numbers}" for node in device.cdi.edits.device_nodes
                   if (numbers := _numbers(node.host_path or node.path))]  # fmt: skip
     return tuple(dict.fromkeys(marks))
 

@@ -21,7 +21,7 @@ from dibs.devices.cdi_source import (
     part_unit,
 )
 from dibs.devices.host import Roots, is_wsl, read_text
-from dibs.devices.model import Attachment, Attribute, Device, DeviceId, Health, SourceError, UnitId
+from dibs.devices.model import Attribute, CdiAttachment, Device, DeviceId, Health, SourceError, UnitId
 from dibs.devices.names import ALL_OF_HOST, CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, pool_name, version
 from dibs.devices.nvml import NvmlCard, NvmlPart, NvmlReading, external_use
 
@@ -71,7 +71,7 @@ def _join_nvidia(
     for device in list(devices.values()):
         if device.driver != NVIDIA or device.attributes.get("type") not in ("gpu", "mig"):
             continue
-        if device.id in cut and device.attachment is not None:
+        if device.id in cut and device.cdi is not None:
             device = msgspec.structs.replace(device, attachment=None, unattachable=CUT)  # noqa: PLW2901
         if reading.present and device.id not in matched:
             device = msgspec.structs.replace(device, health=Health(ok=False, reason=NOT_SEEN))  # noqa: PLW2901
@@ -188,7 +188,7 @@ def _built_in_part(card: Device, raw: NvmlCard, part: NvmlPart, caps: tuple[int,
 def _built_in(name: str, cdi_device: str, nodes: Sequence[str], roots: Roots) -> Device:
     missing = [node for node in nodes if not os.path.exists(roots.node(node))]
     cdi_name = f"nvidia.com/gpu={cdi_device}"
-    attachment: Attachment | None = None
+    attachment: CdiAttachment | None = None
     why = ""
     if missing:
         why = f"{', '.join(missing)} does not exist; run nvidia-modprobe"
@@ -196,7 +196,7 @@ def _built_in(name: str, cdi_device: str, nodes: Sequence[str], roots: Roots) ->
         why = "the driver does not say which node the card has"
     else:
         shared = tuple(node for node in _COMMON if os.path.exists(roots.node(node)))
-        attachment = Attachment(cdi_name, _nodes(nodes), "nvml", _nodes(shared))
+        attachment = CdiAttachment(cdi_name, _nodes(nodes), "nvml", _nodes(shared))
     return Device(
         driver=NVIDIA,
         pool=pool_name(),
@@ -238,7 +238,7 @@ def _join_wsl(devices: dict[DeviceId, Device], reading: NvmlReading, roots: Root
 def _join_amd_users(
     devices: dict[DeviceId, Device], started_by_dibs: Callable[[int], bool], roots: Roots, errors: list[SourceError]
 ) -> None:
-    cards = [device for device in devices.values() if device.vendor == "amd" and device.attachment is not None]
+    cards = [device for device in devices.values() if device.vendor == "amd" and device.cdi is not None]
     if not cards:
         return
     from dibs.devices import kfd
@@ -325,7 +325,7 @@ def _with_pci(device: Device, roots: Roots, errors: list[SourceError]) -> Device
 
 
 def _paths(device: Device) -> frozenset[str]:
-    return exclusive_nodes(device.attachment.edits) if device.attachment is not None else frozenset()
+    return exclusive_nodes(device.cdi.edits) if device.cdi is not None else frozenset()
 
 
 def _both(source: str, further: str) -> str:

@@ -51,8 +51,8 @@ class Health(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Attachment(msgspec.Struct, frozen=True):
-    """How a device gets into a workload: its CDI name and the edits that stand for it.
+class CdiAttachment(msgspec.Struct, frozen=True):
+    """On a host: the CDI name of a device and the edits that it stands for. The backend or its engine applies them.
 
     `spec_edits` are those of the whole CDI spec, applied once however many of its devices are leased; `spec` names it.
     """
@@ -61,6 +61,32 @@ class Attachment(msgspec.Struct, frozen=True):
     edits: ContainerEdits
     spec: str = ""
     spec_edits: ContainerEdits = ContainerEdits()
+
+    def __str__(self) -> str:
+        return self.cdi_name
+
+
+class ClaimAttachment(msgspec.Struct, frozen=True):
+    """On a cluster: the ResourceClaim that the device was allocated to. A DRA driver on its node attaches it."""
+
+    claim: str
+    request: str = ""
+
+    def __str__(self) -> str:
+        return f"claim {self.claim}" + (f", request {self.request}" if self.request else "")
+
+
+class ExtendedResourceAttachment(msgspec.Struct, frozen=True):
+    """On a cluster: the extended resource that was asked for. A device plugin on its node chooses and attaches it."""
+
+    resource: str
+
+    def __str__(self) -> str:
+        return f"extended resource {self.resource}"
+
+
+DelegatedAttachment = ClaimAttachment | ExtendedResourceAttachment
+Attachment = CdiAttachment | DelegatedAttachment
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +116,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> DeviceId:
         return DeviceId(f"{self.driver}/{self.pool}/{self.name}")
+
+    @property
+    def cdi(self) -> CdiAttachment | None:
+        """How it is attached on this host; None if it cannot be, or if a cluster attaches it."""
+        return self.attachment if isinstance(self.attachment, CdiAttachment) else None
 
     @property
     def memory(self) -> int | None:

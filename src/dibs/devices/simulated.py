@@ -19,7 +19,7 @@ import msgspec
 from dibs.cdi.spec import ContainerEdits, DeviceNode
 from dibs.devices import catalogue
 from dibs.devices.catalogue import Model
-from dibs.devices.model import Attachment, Attribute, Device, Health, UnitId
+from dibs.devices.model import Attribute, CdiAttachment, Device, Health, UnitId
 from dibs.devices.names import CDI_NAME, NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, SIMULATED, plain_index, pool_name, version
 from dibs.errors import InvalidRequest, Problem, StateError
 from dibs.home import Home
@@ -135,9 +135,9 @@ def _write_spec(home: Home, devices: tuple[Device, ...]) -> None:
     from dibs.cdi.store import at_minimum_version, write_file
 
     entries = tuple(
-        SpecDevice(name=parse_qualified_name(device.attachment.cdi_name)[2], container_edits=device.attachment.edits)
+        SpecDevice(name=parse_qualified_name(device.cdi.cdi_name)[2], container_edits=device.cdi.edits)
         for device in devices
-        if device.attachment is not None
+        if device.cdi is not None
     )
     try:
         marked = ContainerEdits(env=(f"DIBS_WORLD={identity(home)}",))  # also what is started past dibs is told apart
@@ -248,7 +248,7 @@ def _card(model: Model, pool: str, index: int, shared: dict[str, Attribute], par
         capacity={"memory": model.memory},
         units=tuple([UnitId(f"{card_id}#{part}") for part in range(parts)]) if parts else (),
         aliases=(str(index), cdi_name, f"{model.vendor}.com/gpu={index}"),
-        attachment=Attachment(cdi_name, ContainerEdits(device_nodes=(_node(f"/dev/simgpu{index}"),)), _SPEC),
+        attachment=CdiAttachment(cdi_name, ContainerEdits(device_nodes=(_node(f"/dev/simgpu{index}"),)), _SPEC),
         simulated=True,
         source="simulated",
     )
@@ -256,7 +256,7 @@ def _card(model: Model, pool: str, index: int, shared: dict[str, Attribute], par
 
 def _part(card: Device, part: int, parts: int) -> Device:
     """One of the equal parts of a card: its own node beside the card's, as a MIG device has."""
-    assert card.attachment is not None
+    assert card.cdi is not None
     spelled = f"{card.index}:{part}"
     uuid = _uuid("MIG", f"{card.pool}/{spelled}")
     attributes = {**card.attributes, "type": "mig", "uuid": uuid, "parentUUID": card.uuid}
@@ -266,7 +266,7 @@ def _part(card: Device, part: int, parts: int) -> Device:
         attributes["profile"] = profile
         memory = card.capacity["memory"] * _SLICES[parts][1] // _MEMORY_SLICES
     attributes[CDI_NAME] = f"sim.dibs/gpu={spelled}"
-    nodes = (*card.attachment.edits.device_nodes, _node(f"/dev/simgpu{card.index}p{part}"))
+    nodes = (*card.cdi.edits.device_nodes, _node(f"/dev/simgpu{card.index}p{part}"))
     return Device(
         driver=card.driver,
         pool=card.pool,
@@ -280,7 +280,7 @@ def _part(card: Device, part: int, parts: int) -> Device:
         parent=card.id,
         health=card.health,
         aliases=(spelled, f"sim.dibs/gpu={spelled}", f"{card.vendor}.com/gpu={spelled}"),
-        attachment=Attachment(f"sim.dibs/gpu={spelled}", ContainerEdits(device_nodes=nodes), _SPEC),
+        attachment=CdiAttachment(f"sim.dibs/gpu={spelled}", ContainerEdits(device_nodes=nodes), _SPEC),
         simulated=True,
         source="simulated",
     )

@@ -247,12 +247,12 @@ def _counter_set(use: Consumption) -> CounterSet:
 
 
 def _taints(device: Device, unsaid: str, extra: Sequence[DeviceTaint]) -> tuple[DeviceTaint, ...]:
-    if device.health.ok and device.attachment is not None and not unsaid and not extra:
+    if device.health.ok and device.cdi is not None and not unsaid and not extra:
         return ()
     taints = []
     if not device.health.ok:
         taints.append(DeviceTaint(key=UNHEALTHY, value=_taint_value(device.health.reason), effect=_NO_SCHEDULE))
-    if device.attachment is None:
+    if device.cdi is None:
         taints.append(DeviceTaint(key=UNATTACHABLE, value=_taint_value(device.unattachable), effect=_NO_SCHEDULE))
     if unsaid:
         taints.append(DeviceTaint(key=OVERLAP, value=unsaid, effect=_NO_SCHEDULE))

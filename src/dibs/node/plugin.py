@@ -93,10 +93,10 @@ class DevicePlugin:
         found: dict[str, tuple[Device, str]] = {}
         own: dict[str, dict[str, Device]] = {}
         for key, device in offered.items():
-            if device.attachment is None:
+            if device.cdi is None:
                 found[key] = (device, "")
             elif specs.named(self._static, device):
-                found[key] = (device, device.attachment.cdi_name)
+                found[key] = (device, device.cdi.cdi_name)
             else:
                 driver, name = published_id(device).driver, published_id(device).device
                 own.setdefault(driver, {})[name] = device

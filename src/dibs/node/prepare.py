@@ -167,9 +167,9 @@ class Preparer:
         self._static.refresh()
         for result in results:
             device = looked.by_id[DeviceId(result.driver, result.pool, result.device)]
-            assert device.attachment is not None
+            assert device.cdi is not None
             if specs.named(self._static, device):
-                cdi = device.attachment.cdi_name
+                cdi = device.cdi.cdi_name
             else:
                 entry = f"{uid}-{result.device}"
                 own[entry] = device
@@ -207,7 +207,7 @@ class Preparer:
                 problems.append(Problem("DEVICE_NOT_FOUND", "device", str(own), reason, said))
                 continue
             taint = taints.untolerated(taints.preventing(looked.taints.get(own, ())), result.tolerations)
-            if taint is not None or device.attachment is None:
+            if taint is not None or device.cdi is None:
                 kind = Unhealthy
                 reason = device.health.reason or device.unattachable or f"it has the taint {taint and taint.key}"
                 remedy = "repair it, or tolerate its taint"

@@ -53,7 +53,7 @@ def remove_drafts(folder: Path, driver: str) -> None:
 
 def named(cache: Cache, device: Device) -> bool:
     """Whether a spec that is there has this device under the name of its attachment."""
-    return device.attachment is not None and cache.device(device.attachment.cdi_name) is not None
+    return device.cdi is not None and cache.device(device.cdi.cdi_name) is not None
 
 
 def spec_of(kind: str, devices: Mapping[str, Device], annotations: Mapping[str, str] | None = None) -> Spec:
@@ -61,9 +61,9 @@ def spec_of(kind: str, devices: Mapping[str, Device], annotations: Mapping[str, 
     entries = []
     whole: dict[str, ContainerEdits] = {}
     for name, device in devices.items():
-        assert device.attachment is not None
-        entries.append(SpecDevice(name=name, container_edits=device.attachment.edits))
-        whole[device.attachment.spec] = device.attachment.spec_edits
+        assert device.cdi is not None
+        entries.append(SpecDevice(name=name, container_edits=device.cdi.edits))
+        whole[device.cdi.spec] = device.cdi.spec_edits
     return at_minimum_version(
         Spec(
             kind=kind,

@@ -151,7 +151,7 @@ def _selector(one: claims.RequestExplanation, world: World, taken: Allocated) ->
             reason = f"too little of it is left: shares are {holders}"
         elif fallen.reason == "capacity":
             fate = Fate.NO_MATCH
-        elif fallen.reason == "taint" and device.attachment is None:
+        elif fallen.reason == "taint" and device.cdi is None:
             fate, reason = Fate.CANNOT, device.unattachable
         elif fallen.reason == "taint" and not device.health.ok:
             fate, reason = Fate.UNHEALTHY, device.health.reason

@@ -53,7 +53,7 @@ class Judge:
             state = "unhealthy"
         elif any(taint.effect != "None" for taint in world.taints.get(device.id, ())):
             state = "tainted"
-        elif device.attachment is None:
+        elif device.cdi is None:
             state = "unusable"
         elif holder is not None:
             state = "held"

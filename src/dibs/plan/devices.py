@@ -201,7 +201,7 @@ def _read_exact(
         reason = f"several devices answer to it: {', '.join(device.id for device in found)}"
         problems.append(Problem("DEVICE_AMBIGUOUS", "device", name, reason, "write one of these"))
         return None
-    names = [d.attachment.cdi_name if d.attachment else d.id for d in world.inventory.devices[:8]]
+    names = [d.cdi.cdi_name if d.cdi else d.id for d in world.inventory.devices[:8]]
     there = f"there are {', '.join(names)}{' …' if len(world.inventory.devices) > 8 else ''}" if names else ""
     remedy = "; ".join(part for part in (there, "`dibs gpus -o wide` shows all names") if part)
     kind = "simulated device" if world.inventory.simulated else "device"

@@ -21,12 +21,12 @@ def device_environment(devices: Sequence[Device], problems: list[Problem]) -> di
     said_by: dict[str, str] = {}
     seen_specs: set[str] = set()
     for device in devices:
-        if device.attachment is None:
+        if device.cdi is None:
             continue
-        lines = list(device.attachment.edits.env or ())
-        if device.attachment.spec not in seen_specs:
-            lines = [*(device.attachment.spec_edits.env or ()), *lines]
-            seen_specs.add(device.attachment.spec)
+        lines = list(device.cdi.edits.env or ())
+        if device.cdi.spec not in seen_specs:
+            lines = [*(device.cdi.spec_edits.env or ()), *lines]
+            seen_specs.add(device.cdi.spec)
         for line in lines:
             name, _, value = line.partition("=")
             if name not in merged or merged[name] == value:
@@ -65,7 +65,7 @@ def lease_environment(
     env |= NONE_VISIBLE
     if "nvidia" in by_vendor:
         env["CUDA_VISIBLE_DEVICES"] = env["NVIDIA_VISIBLE_DEVICES"] = ",".join(by_vendor["nvidia"])
-        if any(d.attachment is not None and d.attachment.cdi_name.endswith("=all") for d in devices):
+        if any(d.cdi is not None and d.cdi.cdi_name.endswith("=all") for d in devices):
             # A host that only gives all its cards at once (WSL2): they have no names to list here.
             env["NVIDIA_VISIBLE_DEVICES"] = "all"
             del env["CUDA_VISIBLE_DEVICES"]

@@ -31,7 +31,7 @@ class Free:
             for device in inventory.devices
             if unit_key(device.id, simulated=device.simulated) not in held
             and device.health.ok
-            and device.attachment is not None
+            and device.cdi is not None
         }
 
     def first(self, request: Request) -> tuple[Device, ...] | None:

@@ -147,7 +147,7 @@ def _device_state(found: wd.Device) -> DeviceState:
         parent=model.DeviceId(found.parent) if found.parent is not None else None,
         health=model.Health(found.health.ok, found.health.reason),
         aliases=found.aliases,
-        attachment=model.Attachment(found.cdi_name, ContainerEdits()) if found.cdi_name else None,
+        attachment=model.CdiAttachment(found.cdi_name, ContainerEdits()) if found.cdi_name else None,
         used_by=tuple(model.ExternalUse(use.pid, use.user, use.command) for use in found.used_by),
         simulated=found.simulated,
         shareable=found.shareable,

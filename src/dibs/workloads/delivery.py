@@ -580,7 +580,7 @@ def _devices(scheduler: Scheduler, placement: Placement) -> tuple[Device, ...]:
     return tuple(
         Device(
             driver=scheduler.domain, pool=placement.node, name=one.id, vendor="", model=one.model, uuid=one.uuid,
-            capacity={} if one.memory is None else {"memory": one.memory},
+            capacity={} if one.memory is None else {"memory": one.memory}, attachment=one.attachment,
         )
         for one in placement.devices
     )  # fmt: skip

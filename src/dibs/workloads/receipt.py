@@ -237,7 +237,7 @@ class _Lines:
             return
         asked = " + ".join([*map(str, request.gpus), *request.devices]) or request.flags()
         chosen = ", ".join(f"{device.name} {device.model}".strip() for device in devices)
-        names = ", ".join(device.attachment.cdi_name for device in devices if device.attachment)
+        names = ", ".join(dict.fromkeys(str(device.attachment) for device in devices if device.attachment))
         self.add("devices", asked, chosen, names, seen, row="gpu.count" if request.gpus else "devices", part="nodes")
 
     def limits(self, spec: SandboxSpec, workload: Workload) -> None:
@@ -318,13 +318,14 @@ class _Lines:
 
 
 def _device(device: Device, share: Share | None) -> ReceiptDevice:
-    attachment = device.attachment
-    nodes = tuple(node.path for node in attachment.edits.device_nodes or ()) if attachment else ()
+    cdi = device.cdi
+    nodes = tuple(node.path for node in cdi.edits.device_nodes or ()) if cdi else ()
     return ReceiptDevice(
         id=device.id,
         model=device.model,
         uuid=device.uuid,
-        cdi_name=attachment.cdi_name if attachment else "",
+        cdi_name=cdi.cdi_name if cdi else "",
+        attached_as="" if cdi or device.attachment is None else str(device.attachment),
         nodes=nodes,
         memory=device.memory,
         share={name: human_bytes(amount // 10**9) for name, amount in share.consumed.items()} if share else {},

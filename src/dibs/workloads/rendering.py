@@ -124,9 +124,7 @@ def prepare(
         limits=Limits(spec.resources.cpu_millis, spec.resources.memory_bytes, spec.resources.pids),
         foreground=foreground,
         devices=tuple(
-            GrantedDevice(device.id, device.attachment, device.simulated)
-            for device in plan.devices
-            if device.attachment is not None
+            GrantedDevice(device.id, device.cdi, device.simulated) for device in plan.devices if device.cdi is not None
         ),
         mounts=mounts,
         volumes=volumes,

@@ -66,7 +66,7 @@ class ExternalHolder(msgspec.Struct, frozen=True, kw_only=True):
         """
         if device.simulated:
             return self._holds_simulated(device, world)
-        attachment = device.attachment
+        attachment = device.cdi
         names = {device.name, device.uuid, *device.aliases, str(device.id)} - {""}
         if attachment is not None:
             names.add(attachment.cdi_name)
@@ -95,12 +95,12 @@ class ExternalHolder(msgspec.Struct, frozen=True, kw_only=True):
         What an engine tells of counts in doubt; what is only seen to run must say that it is of this simulation.
         """
         other = self.world != world if self.world or not self.engine else False
-        if device.attachment is None or (other and world):
+        if device.cdi is None or (other and world):
             return False
-        name = device.attachment.cdi_name
+        name = device.cdi.cdi_name
         if {name, f"{_kind(name)}=all"} & set(self.cdi_names):
             return True
-        own = {node.path for node in device.attachment.edits.device_nodes}
+        own = {node.path for node in device.cdi.edits.device_nodes}
         return bool(own) and own <= {node.path for node in self.nodes}
 
     @property

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from dibs.backends.port import Exit, ExitReason, PlacedDevice, Placement
+from dibs.devices.model import ClaimAttachment
 
 EPOCH = 1_700_000_000.0  # its clock starts here
 _PATIENCE = 60.0  # seconds to wait for another process
@@ -160,9 +161,9 @@ class FakeCluster:
             if row["state"] in ("pending", "refused"):
                 return Placement(row["state"], row["reason"])
             cards = db.execute("SELECT * FROM cards WHERE pod = ? ORDER BY id", (pod,)).fetchall()
-            return Placement(
-                "bound", node=row["node"], devices=tuple(PlacedDevice(one["id"], one["model"]) for one in cards)
-            )
+            claim = ClaimAttachment(pod, "gpu")
+            devices = tuple(PlacedDevice(one["id"], one["model"], attachment=claim) for one in cards)
+            return Placement("bound", node=row["node"], devices=devices)
 
     def present(self, pod: str) -> list[tuple[str, int]]:
         """The cards that are really in a pod."""

@@ -26,6 +26,7 @@ from dibs.backends.kubernetes.pods import (
     waits_for,
 )
 from dibs.backends.port import Handle, NodeFact, Phase, PlacedDevice, Placement
+from dibs.devices.model import ClaimAttachment, ExtendedResourceAttachment
 from dibs.errors import CommandFailed, Conflict, DibsError, NotFound, Timeout
 from dibs.kube import errors
 from dibs.kube.client import CLAIMS, EVENTS, SLICES
@@ -199,10 +200,10 @@ class Placing(Creation):
             for one in results:
                 if (one["driver"], one["pool"]) not in pools:
                     pools[one["driver"], one["pool"]] = self._facts(one["driver"], one["pool"], pod.spec.node_name)
-            found += [self._device(one, pools) for one in results if not one.get("adminAccess")]
+            found += [self._device(name, one, pools) for one in results if not one.get("adminAccess")]
         return found
 
-    def _device(self, result: dict[str, Any], pools: _Pools) -> PlacedDevice:
+    def _device(self, claim: str, result: dict[str, Any], pools: _Pools) -> PlacedDevice:
         identity = f"{result['driver']}/{result['pool']}/{result['device']}"
         share = result.get("shareID")
         facts = pools[result["driver"], result["pool"]].get(result["device"], {})
@@ -212,6 +213,7 @@ class Placing(Creation):
             model=str(facts.get("model", "")),
             uuid=str(facts.get("uuid", "")),
             memory=memory if isinstance(memory, int) else None,
+            attachment=ClaimAttachment(claim, result["request"]),
         )
 
     def _facts(self, driver: str, pool: str, node: str) -> dict[str, dict[str, object]]:
@@ -262,7 +264,8 @@ class Placing(Creation):
                     return f"the kubelet has not said yet which {name} it has given"
                 # A kubelet without ResourceHealthStatus never says it: counted, with names of our own.
                 ids = [f"unnamed-{pod.metadata.uid}-{number}" for number in range(count)]
-            devices += [PlacedDevice(id=f"{pod.spec.node_name}/{name}/{one}") for one in ids]
+            attachment = ExtendedResourceAttachment(name)
+            devices += [PlacedDevice(f"{pod.spec.node_name}/{name}/{one}", attachment=attachment) for one in ids]
         return ""
 
 

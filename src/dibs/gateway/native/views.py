@@ -124,7 +124,7 @@ def device_view(state: DeviceState, who: Identity) -> wd.Device:
         simulated=device.simulated,
         model=device.model,
         uuid=device.uuid,
-        cdi_name=device.attachment.cdi_name if device.attachment else "",
+        cdi_name=device.cdi.cdi_name if device.cdi else "",
         index=device.index,
         memory=device.memory,
         capacity=device.capacity,

@@ -32,7 +32,7 @@ from dibs.backends.port import (
     scheduler_of,
 )
 from dibs.cdi.spec import ContainerEdits, DeviceNode
-from dibs.devices.model import Attachment, DeviceId
+from dibs.devices.model import CdiAttachment, DeviceId
 from dibs.errors import CommandFailed, Conflict, DibsError, InvalidRequest, NotFound, Unsupported
 from dibs.request.fields import ROWS
 from dibs.testing.subject import PATIENCE, Collect, Subject
@@ -41,7 +41,7 @@ from dibs.workloads.receipt import differences
 
 NODE = DeviceNode(path="/dev/simgpu0", host_path="/dev/null", type="c", major=1, minor=3)
 DEVICE = GrantedDevice(
-    DeviceId("sim/pool/0"), Attachment("vendor.com/gpu=0", ContainerEdits(device_nodes=(NODE,))), simulated=True
+    DeviceId("sim/pool/0"), CdiAttachment("vendor.com/gpu=0", ContainerEdits(device_nodes=(NODE,))), simulated=True
 )
 
 

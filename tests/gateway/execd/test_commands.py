@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,11 @@ def first_event(answer: HTTPResponse) -> Any:
 
 
 @pytest.fixture
-def box(gateway: RunningGateway) -> Box:
-    return make(gateway)
+def box(served: RunningGateway) -> Iterator[Box]:
+    """A sandbox of its own for each test, on one gateway."""
+    made = make(served)
+    yield made
+    served.ask("DELETE", f"/api/v1/sandboxes/{made.id}")
 
 
 def make(gateway: RunningGateway, **more: Any) -> Box:

@@ -82,8 +82,11 @@ class Box:
 
 
 @pytest.fixture
-def box(gateway: RunningGateway) -> Box:
-    return Box(gateway)
+def box(served: RunningGateway) -> Iterator[Box]:
+    """A sandbox of its own for each test, on one gateway."""
+    made = Box(served)
+    yield made
+    served.ask("DELETE", f"/api/v1/sandboxes/{made.id}")
 
 
 def until(socket: ClientConnection, wanted: bytes, kind: int = 1) -> bytes:

@@ -12,7 +12,7 @@ from tests.cluster.world import DRIVER, World, device
 
 from dibs.backends.kubernetes.backend import KubernetesBackend
 from dibs.backends.port import Handle, Phase, Placement, Workload
-from dibs.errors import DibsError, InvalidRequest, NoMatch, NotFound
+from dibs.errors import CommandFailed, DibsError, InvalidRequest, NoMatch, NotFound
 from dibs.kube import client as kube
 from dibs.kube import errors
 from dibs.kube import objects as core
@@ -155,6 +155,40 @@ def test_devices_of_a_plugin_are_those_that_the_kubelet_names(world: World, back
     world.until(lambda: backend.placement(handle).state == "bound", "it is bound")
     names = [one.id for one in backend.placement(handle).devices]
     assert names == ["fake-1/nvidia.com/gpu/a", "fake-1/nvidia.com/gpu/b"]
+
+
+def test_a_device_that_the_kubelet_does_not_name_gets_no_name(world: World, backend: KubernetesBackend) -> None:
+    world.node(nvidia_com__gpu="2")
+    handle = create(backend, gpu=2)
+    backend.placement(handle)
+    world.bound("box")
+    given = [{"name": "nvidia.com/gpu", "resources": [{"resourceID": "a", "health": "Healthy"}]}]
+    plays_kubelet(world, "box", RUNNING, allocatedResourcesStatus=given)
+    world.until(lambda: backend.placement(handle).state == "bound", "it is bound")
+    found = backend.placement(handle)
+    assert [one.id for one in found.devices] == ["fake-1/nvidia.com/gpu/a"]
+    assert found.unreported == ("nvidia.com/gpu",)
+
+
+def test_a_command_that_cannot_be_executed_is_told_as_such(world: World, backend: KubernetesBackend) -> None:
+    world.node()
+    handle = create(backend)
+    backend.placement(handle)
+    world.bound("box")
+    message = 'exec: "sleep": executable file not found in $PATH'
+    plays_kubelet(world, "box", {"terminated": {"exitCode": 128, "reason": "StartError", "message": message}})
+
+    def told() -> CommandFailed | None:
+        try:
+            backend.placement(handle)
+        except CommandFailed as failed:
+            return failed
+        return None
+
+    world.until(lambda: told() is not None, "it is told")
+    failed = told()
+    assert failed is not None
+    assert (failed.code, message in str(failed)) == ("COMMAND_NOT_FOUND", True)
 
 
 def test_creating_it_again_finds_it_and_another_of_its_name_is_left_alone(

@@ -31,6 +31,8 @@ def plugin(cluster_place: ClusterPlace) -> Iterator[None]:
     yield
     clear(cluster_place.gateway)
     space.until(lambda: not space.pods(), "all pods have given their cards back")
+    pods = cluster_place.driver.node.folder / "kubelet/pods"
+    space.until(lambda: not any(pods.iterdir()), "the kubelet has forgotten them")
     cluster_place.driver.stop()
     cluster_place.driver.start()
     space.until(lambda: offered(cluster_place) in ("", "0"), "the plugin is gone", cluster_place.driver.said)

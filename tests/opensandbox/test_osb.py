@@ -151,7 +151,7 @@ def test_a_whole_life_with_osb(anywhere: Place, osb: Osb, tmp_path: Path) -> Non
     assert sandbox in osb("devops", "inspect", sandbox).stdout
     if place.backend == "kubernetes":
         said = osb("sandbox", "pause", sandbox, code=1)
-        assert "cannot be paused" in said.stdout + said.stderr
+        assert "cannot pause a sandbox" in said.stdout + said.stderr
     else:
         osb("sandbox", "pause", sandbox)
         assert data(osb("sandbox", "get", sandbox, "-o", "json"))["status"]["state"] == "Paused"

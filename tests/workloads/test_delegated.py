@@ -12,7 +12,7 @@ from tests.workloads.admitting import admit
 from dibs import process
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.fake.scheduled import FakeClusterBackend
-from dibs.backends.port import PlacedDevice, Placement, scheduler_of
+from dibs.backends.port import Handle, PlacedDevice, Placement, scheduler_of
 from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, InvalidRequest, Timeout, Unsupported
 from dibs.home import Home
 from dibs.ledger.rows import Bound, Delegated, LeasedDevice
@@ -24,6 +24,7 @@ from dibs.settings import Settings
 from dibs.workloads import delivery
 from dibs.workloads.delivery import Delivery, NotYet, Run
 from dibs.workloads.dispatcher import Dispatcher
+from dibs.workloads.quotas import held_by
 from dibs.workloads.reconcile import reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
@@ -105,6 +106,29 @@ def test_a_sandbox_gets_the_devices_that_the_scheduler_chooses(service: Workload
     service.remove(row.id, 0.0)
     assert service.leases() == []
     assert cluster.pods() == []
+
+
+def test_devices_that_a_node_does_not_name_are_counted_and_told_as_such(
+    service: Workloads, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = FakeClusterBackend.placement
+
+    def names_one(self: FakeClusterBackend, handle: Handle) -> Placement:
+        found = says(self, handle)
+        if found.state != "bound":
+            return found
+        rest = ("nvidia.com/gpu",) * (len(found.devices) - 1)
+        return msgspec.structs.replace(found, devices=found.devices[:1], unreported=rest)
+
+    monkeypatch.setattr(FakeClusterBackend, "placement", names_one)
+    monkeypatch.setattr(FakeClusterBackend, "nodes", lambda *_: None)
+    row = service.create(on_cluster(3, labels={"a": "b"}))
+    [lease] = service.leases()
+    assert [device.id for device in lease.devices] == cluster.cards_of(row.id)[:1]
+    receipt = service.receipt(row.id)
+    assert len(receipt.devices) == 1
+    assert "not reported by node-0: which 2 of nvidia.com/gpu it has given" in receipt.notes
+    assert held_by(service.ledger, lease.tenant).gpus == 3
 
 
 def test_the_hosts_own_cards_are_not_touched_by_a_cluster(eight_gpus: Home, cluster: FakeCluster) -> None:

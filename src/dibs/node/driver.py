@@ -264,7 +264,7 @@ class NodeDriver:
             file.write_text(self._settings.resource)
             return
         before = file.read_text() if file.exists() else ""
-        held = _held_by_pods(self._settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint", before)
+        held = _held_by_pods(self._settings.kubelet, before)
         if before and held:
             raise Conflict(
                 f"{held} devices of {before} were given to pods by the device plugin, and would be offered twice",
@@ -277,12 +277,18 @@ def _pause(failures: int) -> float:
     return float(min(2 ** min(failures - 1, 10), _LONGEST_PAUSE))
 
 
-def _held_by_pods(checkpoint: Path, resource: str) -> int:
-    """How many devices of a resource the kubelet's device manager has given to pods that are still known to it."""
+def _held_by_pods(kubelet: Path, resource: str) -> int:
+    """How many devices of a resource the kubelet's device manager has given to pods that are still there. It forgets
+    those of a pod that is gone only when it gives to the next one; the folder of a pod goes when the pod does."""
+    checkpoint, pods = kubelet / "device-plugins" / "kubelet_internal_checkpoint", kubelet / "pods"
     try:
         found = msgspec.json.decode(checkpoint.read_bytes())
         entries = found["Data"]["PodDeviceEntries"] or ()
-        given = [one["DeviceIDs"] for one in entries if one["ResourceName"] == resource]
+        given = [
+            one["DeviceIDs"]
+            for one in entries
+            if one["ResourceName"] == resource and ((pods / one["PodUID"]).is_dir() or not pods.is_dir())
+        ]
     except FileNotFoundError:
         return 0
     except (msgspec.DecodeError, KeyError, TypeError, OSError) as error:

@@ -271,8 +271,9 @@ class Delivery:
             return self._pending(run, found)
         count = 0 if wanted is None else least_gpus(wanted)
         # One that has ended may have given its devices back already.
-        if len(found.devices) != count and run.backend.status(run.handle).phase is not Phase.EXITED:
-            reason = f"the scheduler has given {len(found.devices)} devices on {found.node}"
+        given = len(found.devices) + len(found.unreported)
+        if given != count and run.backend.status(run.handle).phase is not Phase.EXITED:
+            reason = f"the scheduler has given {given} devices on {found.node}"
             raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", *_asked(run), reason, "ask its administrator"))
         run.prepared = placed(run.prepared, scheduler, found)
         try:
@@ -565,14 +566,21 @@ def placed(prepared: Prepared, scheduler: Scheduler, placement: Placement) -> Pr
     expectation = msgspec.structs.replace(
         realisation.expectation,
         nodes=nodes or (),
-        open=realisation.expectation.open if nodes is not None or not placement.devices
+        open=realisation.expectation.open if nodes is not None or not (placement.devices or placement.unreported)
         else (*realisation.expectation.open, "nodes"),
     )  # fmt: skip
     return msgspec.structs.replace(
         prepared,
         realisation=msgspec.structs.replace(realisation, expectation=expectation),
         devices=_devices(scheduler, placement),
-        notes=(*prepared.notes, f"placed on {placement.node} by the scheduler of {scheduler.domain}"),
+        notes=(
+            *prepared.notes,
+            f"placed on {placement.node} by the scheduler of {scheduler.domain}",
+            *(
+                f"not reported by {placement.node}: which {placement.unreported.count(name)} of {name} it has given"
+                for name in dict.fromkeys(placement.unreported)
+            ),
+        ),
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Holding(msgspec.Struct):
 def held_by(ledger: Ledger, tenant: str, *, but: Collection[str] = ()) -> Holding:
     """`but`: sandboxes that are not counted, because they are those in question."""
     holding = Holding()
+    asked: dict[str, int] = {}
     for row in ledger.sandboxes(live_only=True, tenant=tenant):
         if row.id in but:
             continue
@@ -41,8 +42,12 @@ def held_by(ledger: Ledger, tenant: str, *, but: Collection[str] = ()) -> Holdin
         holding.sandboxes += 1
         holding.cpu_millis += request.cpu_millis or 0
         holding.memory_bytes += request.memory_bytes or 0
+        asked[row.id] = least_gpus(request)
     holding.gpus = sum(
-        len(lease.devices) for lease in ledger.leases() if lease.tenant == tenant and lease.sandbox_id not in but
+        # A scheduler may not have given them yet, or its node may not say which.
+        len(lease.devices) if lease.kind == "booked" else max(len(lease.devices), asked.get(lease.sandbox_id, 0))
+        for lease in ledger.leases()
+        if lease.tenant == tenant and lease.sandbox_id not in but
     )
     return holding
 

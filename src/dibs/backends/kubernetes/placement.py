@@ -69,6 +69,9 @@ class Placing(Creation):
         never = hopeless(pod)
         if never:
             return Placement("refused", never)
+        failure = start_failure(pod)
+        if failure is not None:
+            raise CommandFailed(failure[0], missing=failure[1], value=handle.sandbox_id)
         if pod.runs or pod.terminated is not None:
             return self._bound(pod)
         if pod.metadata.deletion_timestamp:
@@ -112,10 +115,6 @@ class Placing(Creation):
             self.await_change(handle, min(left, 2.0))
         if found.state == "refused":
             raise unavailable(found.reason, handle, "PLACEMENT_REFUSED")
-        pod = self.seen(handle)
-        failure = start_failure(pod) if pod is not None else None
-        if failure is not None:
-            raise CommandFailed(failure[0], missing=failure[1], value=handle.sandbox_id)
 
     # -- why it waits
 
@@ -179,10 +178,10 @@ class Placing(Creation):
 
     def _bound(self, pod: SandboxPod) -> Placement:
         devices = [*self._claimed(pod)]
-        missing = self._plugged(pod, devices)
+        missing, unreported = self._plugged(pod, devices)
         if missing:
             return Placement("pending", missing)
-        return Placement("bound", node=pod.spec.node_name, devices=tuple(devices))
+        return Placement("bound", node=pod.spec.node_name, devices=tuple(devices), unreported=unreported)
 
     def _claimed(self, pod: SandboxPod) -> list[PlacedDevice]:
         """The devices of its claims, with what their slices say of them."""
@@ -246,14 +245,14 @@ class Placing(Creation):
                 found[device["name"]] = facts
         return found
 
-    def _plugged(self, pod: SandboxPod, devices: list[PlacedDevice]) -> str:
-        """Add the devices that a plugin has given for an extended resource; why they are not known yet, if so."""
+    def _plugged(self, pod: SandboxPod, devices: list[PlacedDevice]) -> tuple[str, tuple[str, ...]]:
+        """Add the devices that a plugin has given for an extended resource. Why they are not known yet, if so; and for
+        each that the kubelet does not name, its resource."""
         if pod.status.extended_resource_claim_status is not None:
-            return ""  # a claim stands for them
+            return "", ()  # a claim stands for them
         limits = pod.main.resources.get("limits") or {}
         wanted = {name: int(amount) for name, amount in limits.items() if "/" in name}
-        if not wanted:
-            return ""
+        unreported: list[str] = []
         container = pod.container
         told = {one.name: one.resources for one in container.allocated_resources_status} if container else {}
         for name, count in wanted.items():
@@ -261,12 +260,11 @@ class Placing(Creation):
             if len(ids) < count:
                 running = container.state.running if container is not None else None
                 if running is not None and time.time() - seconds(running.started_at) < _NAMED_WITHIN:
-                    return f"the kubelet has not said yet which {name} it has given"
-                # A kubelet without ResourceHealthStatus never says it: counted, with names of our own.
-                ids = [f"unnamed-{pod.metadata.uid}-{number}" for number in range(count)]
+                    return f"the kubelet has not said yet which {name} it has given", ()
+                unreported += [name] * (count - len(ids))  # a kubelet without ResourceHealthStatus never says it
             attachment = ExtendedResourceAttachment(name)
             devices += [PlacedDevice(f"{pod.spec.node_name}/{name}/{one}", attachment=attachment) for one in ids]
-        return ""
+        return "", tuple(unreported)
 
 
 def _plain(attributes: dict[str, Any], name: str, driver: str) -> str:

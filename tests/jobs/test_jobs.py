@@ -60,6 +60,22 @@ def test_a_job_that_can_never_be_had_is_refused_and_nothing_is_written(service: 
     assert jobs.list() == ()
 
 
+def test_what_each_backend_would_say_to_a_job_is_explained_and_nothing_is_written(
+    service: Workloads, jobs: Jobs
+) -> None:
+    [now] = jobs.explain(objects(nodes=2, gpus=4), options())
+    assert (now.backend, now.verdict, now.waits_for, now.problems) == ("local", "can", "", ())
+    driven(service, submitted(service, objects(name="first", nodes=3, gpus=2)), "running")
+    [later] = jobs.explain(objects(nodes=2, gpus=2), options())
+    assert later.verdict == "waits"
+    assert "2 free, 4 wanted" in later.waits_for
+    [never] = jobs.explain(objects(nodes=3, gpus=3), options())
+    assert (never.verdict, [one.code for one in never.problems]) == ("cannot", ["NO_MATCHING_DEVICE"])
+    assert [one.backend for one in jobs.explain(objects(), options(backend="auto"))] == list(service.registry.order)
+    assert [job.name for job in jobs.list()] == ["first"]
+    assert service.queue() == []
+
+
 def test_a_job_that_cannot_be_had_now_waits_as_a_whole(service: Workloads, jobs: Jobs) -> None:
     first = driven(service, submitted(service, objects(name="first", nodes=3, gpus=2)), "running")
     second = submitted(service, objects(["true"], name="second", nodes=2, gpus=2))

@@ -485,6 +485,15 @@ class TrainRank(Answer):
     unresolved: tuple[str, ...] | UnsetType = UNSET
 
 
+class TrainVerdict(Answer):
+    """Whether a backend of this host could run a job."""
+
+    backend: str
+    verdict: Literal["can", "waits", "cannot"]
+    waits_for: str | UnsetType = UNSET
+    problems: tuple[Problem, ...] | UnsetType = UNSET
+
+
 class TrainExplanation(Answer):
     job: str
     runtime: str
@@ -492,6 +501,7 @@ class TrainExplanation(Answer):
     processes: TrainProcesses | None
     ranks: tuple[TrainRank, ...]
     warnings: tuple[str, ...]
+    here: tuple[TrainVerdict, ...]
 
 
 class TrainObject(Answer):

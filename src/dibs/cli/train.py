@@ -13,6 +13,7 @@ from dibs.cli.train_jobs import logs, ls, receipt, resume, rm, show_one, suspend
 if TYPE_CHECKING:
     from dibs.cli.train_input import Bundle
     from dibs.train.rendering import Rendered
+    from dibs.workloads.jobs.service import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
@@ -115,9 +116,12 @@ def render(output: str, **values: Any) -> None:
 
 @train.command(context_settings={"allow_interspersed_args": False})
 @_job_options
+@click.option("--backend", metavar="NAME", help="One backend. Default: every one that could be chosen here.")
 @output_option(wide=False)
 def explain(output: str, **values: Any) -> None:
-    """What a job means: its nodes, how many processes each runs and why, and what every rank gets. Creates nothing.
+    """What a job means, and where it could run now: its nodes, its processes and why, what every rank gets.
+
+    Creates nothing. A backend that cannot run it says every reason; one that is busy, what the job would wait for.
 
     \b
     Examples:
@@ -129,6 +133,7 @@ def explain(output: str, **values: Any) -> None:
     bundle, job = _given(values)
     rendered = _rendered(bundle, job, values)
     ranks = ranks_of(rendered, bundle.facts())
+    here = _verdicts(bundle, job, values)
     if output != "table":
         data = {
             "job": job["metadata"]["name"],
@@ -137,6 +142,7 @@ def explain(output: str, **values: Any) -> None:
             "processes": rendered.processes,
             "ranks": ranks,
             "warnings": rendered.warnings,
+            "here": here,
         }
         show_data(data, output, own=False)
         return
@@ -151,7 +157,34 @@ def explain(output: str, **values: Any) -> None:
     ]
     lines += table(["RANK", "JOB", "INDEX", "DEVICES", "IMAGE"], rows)
     lines += ["", *(paint(f"warning: {text}", "yellow") for text in rendered.warnings)] if rendered.warnings else []
-    show(lines)
+    show([*lines, "", *_shown_verdicts(here)])
+
+
+def _verdicts(bundle: Bundle, job: Json, values: Json) -> tuple[Verdict, ...]:
+    from dibs.cli.train_input import read_ssh_key
+    from dibs.cli.train_run import options_of, service_here
+    from dibs.workloads.jobs.model import Objects
+    from dibs.workloads.jobs.service import Jobs
+
+    reference = job["spec"]["runtimeRef"]
+    runtime = bundle.lookup(reference["kind"], reference["name"])
+    assert runtime is not None  # the review has found it
+    objects = Objects(job, runtime, bundle.claims, read_ssh_key(values["ssh_key"]))
+    with service_here() as service:
+        return Jobs(service).explain(objects, options_of({**values, "wait": None, "network": None}))
+
+
+def _shown_verdicts(here: tuple[Verdict, ...]) -> list[str]:
+    lines: list[str] = []
+    for one in here:
+        if one.verdict == "can":
+            lines.append(f"{one.backend}: {paint('can run it now', 'green')}")
+        elif one.verdict == "waits":
+            lines.append(f"{one.backend}: {paint('would queue it', 'yellow')}, waiting for {one.waits_for}")
+        else:
+            lines.append(f"{one.backend}: {paint('cannot run it', 'red')}")
+            lines += [line for problem in one.problems for line in problem_lines(problem, "  ")]
+    return lines
 
 
 @train.command()

@@ -61,7 +61,7 @@ def run_job(bundle: Bundle, job: Json, values: Json) -> int:
     reference = job["spec"]["runtimeRef"]
     runtime = bundle.lookup(reference["kind"], reference["name"])
     assert runtime is not None  # the review has found it
-    options = _options(values)
+    options = options_of(values)
     with service_here() as service:
         jobs = Jobs(service)
         made = jobs.submit(
@@ -82,7 +82,7 @@ def run_job(bundle: Bundle, job: Json, values: Json) -> int:
     return 0
 
 
-def _options(values: Json) -> Options:
+def options_of(values: Json) -> Options:
     from dibs.request.durations import parse_duration
     from dibs.workloads.jobs.model import Options
 

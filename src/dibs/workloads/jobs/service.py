@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from dibs.backends.installed import declared
 from dibs.backends.port import Backend, scheduler_of
-from dibs.errors import Conflict, InvalidRequest, NotFound, Problem, Unsupported
+from dibs.errors import Conflict, DibsError, InvalidRequest, NotFound, Problem, Unsupported
 from dibs.ledger.jobs import JobBook, JobId, JobRow, Wanted
 from dibs.ledger.rows import Event
 from dibs.ledger.store import new_id
@@ -53,6 +53,15 @@ class JobReceipt(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()  # ranks that have none, because they were not delivered
 
 
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether a backend could run a job: now, when what it waits for is free, or not at all."""
+
+    backend: str
+    verdict: Literal["can", "waits", "cannot"]
+    waits_for: str = ""
+    problems: tuple[Problem, ...] = ()
+
+
 class Jobs:
     """The service, for the identity of `workloads`. Cheap to make; one per thread, like `Workloads`."""
 
@@ -64,6 +73,20 @@ class Jobs:
     def check(self, objects: Objects, options: Options | None = None) -> tuple[Backend, JobPlan]:
         """Where a job would run, and as what. Raises with every reason why it cannot; nothing is changed."""
         return self._choose(JobId("job-check"), JobSpec(_with_key(objects), options or Options()))
+
+    def explain(self, objects: Objects, options: Options | None = None) -> tuple[Verdict, ...]:
+        """What each backend would say to a job, in the order of `auto`. Nothing is changed."""
+        spec = JobSpec(_with_key(objects), options or Options())
+        named = spec.options.backend
+        found: list[Verdict] = []
+        for name in self._w.registry.order if named == "auto" else (named,):
+            try:
+                _, _, waits_for = self._on(name, JobId("job-check"), spec)
+            except DibsError as error:
+                found.append(Verdict(name, "cannot", problems=error.problems))
+            else:
+                found.append(Verdict(name, "waits" if waits_for else "can", waits_for))
+        return tuple(found)
 
     def submit(
         self, objects: Objects, options: Options | None = None, *, attended: bool = False, alone: bool = False
@@ -100,12 +123,14 @@ class Jobs:
         names = w.registry.order if spec.options.backend == "auto" else (spec.options.backend,)
         for name in names:
             try:
-                return self._on(name, job_id, spec)
+                backend, plan, _ = self._on(name, job_id, spec)
+                return backend, plan
             except Unsupported as error:
                 problems += error.problems
         raise Unsupported(problems)
 
-    def _on(self, name: str, job_id: JobId, spec: JobSpec) -> tuple[Backend, JobPlan]:
+    def _on(self, name: str, job_id: JobId, spec: JobSpec) -> tuple[Backend, JobPlan, str]:
+        """The backend, the plan of the job there, and what it would wait for."""
         w, who = self._w, self._w.identity
         plan = plan_job(spec, w.home, job_id, who.tenant, name)
         orders: dict[int, list[Order]] = {}
@@ -144,13 +169,16 @@ class Jobs:
         if problems:
             raise Unsupported(problems)
         booking, inventory = Booking(w.home, w.ledger, w.registry.settings.tenants), w.inventory()
+        waits_for = ""
         for stage in orders.values():
             decision = booking.decide(stage, inventory, waits=True)
             if isinstance(decision, Refusal) and not decision.waitable:
                 raise decision.to_error()
             if isinstance(decision, Refusal) and spec.options.wait_seconds == 0:
                 raise decision.to_error()
-        return backend, plan
+            if isinstance(decision, Refusal):
+                waits_for = waits_for or decision.waits_for
+        return backend, plan, waits_for
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def table(
 ) -> list[str]:
     """Aligned columns. If they are wider than the terminal, the widest text columns give way, with an ellipsis.
 
-    `whole`: nothing is cut; the columns that do not fit stand on further lines below the first.
+    Columns that do not fit even then stand on further lines below the first. `whole`: nothing is cut.
     """
     body = [[(printable(text), colour) for text, colour in map(_cell, row)] for row in rows]
     widths = [len(header) for header in headers]
@@ -80,7 +80,7 @@ def table(
             widths[column] = max(widths[column], len(text))
     if not whole:
         _give_way(widths)
-    decks = _decks(widths) if whole else [range(len(widths))]
+    decks = _decks(widths)
     lines: list[str] = []
     for row in [[(header, "bold") for header in headers], *body]:
         for number, deck in enumerate(decks):
@@ -88,18 +88,25 @@ def table(
                 paint(_fit(text, widths[column], headers[column] in right), colour)
                 for column, (text, colour) in ((column, row[column]) for column in deck)
             )
-            lines.append((" " * (widths[0] + len(_GAP)) * bool(number) + _GAP.join(cells)).rstrip())
+            line = _GAP.join(cells).rstrip()
+            if line or not number:
+                lines.append(" " * (widths[0] + len(_GAP)) * bool(number) + line)
     return lines
 
 
+_NAME_WIDTH = 24
+
+
 def _give_way(widths: list[int]) -> None:
-    """Make the widest columns narrower until all fit."""
+    """Make the widest columns narrower until all fit; the first one, which names the row, only if it is very wide."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - terminal_width()
-    while excess > 0:
-        widest = max(range(len(widths)), key=lambda column: widths[column])
+    columns = range(1 if widths[0] <= _NAME_WIDTH else 0, len(widths))
+    while excess > 0 and columns:
+        widest = max(columns, key=lambda column: widths[column])
         if widths[widest] <= 12:
-            break  # narrower than this is not readable: let the terminal wrap
-        cut = min(excess, max(1, widths[widest] - 12), max(1, (widths[widest] - sorted(widths)[-2]) or 1))
+            break  # narrower than this is not readable
+        second = max((widths[column] for column in columns if column != widest), default=0)
+        cut = min(excess, max(1, widths[widest] - 12), max(1, widths[widest] - second))
         widths[widest] -= cut
         excess -= cut
 

@@ -11,7 +11,7 @@ import click
 from dibs.cli.clicked import SectionedCommand, options
 from dibs.cli.names import sandbox_names, sides_of_a_copy
 from dibs.cli.options import REQUEST, read_spec, two_values
-from dibs.cli.output import Cell, in_short, moment, output_option, say, show, show_data, table
+from dibs.cli.output import Cell, in_short, moment, output_option, say, show, show_data, table, terminal_width
 from dibs.cli.until import until
 from dibs.errors import InvalidRequest, Problem
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
 _MOST_LISTED = 100  # of those that have ended; there may be very many
+_ROOM_FOR_GROUPS = 110  # columns
 _MOST_TOLD = 10  # links, before they are only counted
 _COLOURS = {"running": "green", "paused": "yellow", "creating": "yellow", "stopping": "yellow", "failed": "red"}
 
@@ -111,7 +112,8 @@ def ls(output: str, everything: bool, quiet: bool, limit: int | None) -> None:
         line: list[Cell] = [row.name, (row.state, _COLOURS.get(row.state, "dim")), devices, row.username]
         line += [show_duration((row.ended_at or now) - row.created_at), until(row, now), ended]
         lines.append(line + ([row.id, row.backend] if output == "wide" else []))
-    grouped = any(row.group for row in rows)
+    # On a narrow terminal the name has to do, which begins with that of the group.
+    grouped = any(row.group for row in rows) and (output == "wide" or terminal_width() >= _ROOM_FOR_GROUPS)
     for line, row in zip(lines, rows, strict=True) if grouped else ():
         line.append(f"{row.group} rank {row.rank}" if row.group else "")
     headers = ["NAME", "STATE", "GPUS", "USER", "AGE", "UNTIL", "END", *(["ID", "BACKEND"] if output == "wide" else [])]

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's fixed number of the pid namespace that it started with
 
 
@@ -81,13 +82,31 @@ def node_name() -> str:
     return _known_as[0] if _known_as else os.uname().nodename
 
 
+@lru_cache(maxsize=1)
+def clock_ahead() -> float:
+    """Seconds by which the clocks of our time namespace are ahead of the machine's own; 0 outside of one.
+
+    The kernel shows start times and CLOCK_BOOTTIME by the reader's clock. Others read what we note by theirs.
+    """
+    try:
+        with open("/proc/self/timens_offsets") as file:
+            for line in file:
+                clock, seconds, nanoseconds = line.split()
+                if clock in ("boottime", "7"):  # its number, before Linux 5.7
+                    return int(seconds) + int(nanoseconds) / 1e9
+    except FileNotFoundError:
+        pass  # a kernel without time namespaces
+    return 0.0
+
+
 def boottime() -> float:
     """Seconds since the machine was started. This clock is never set, and it goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - clock_ahead()
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks after boot; None if there is no such process.
+    """When a process started, in ticks after the machine's start, whatever our time namespace; None if there is no
+    such process.
 
     A zombie is no process, unless only its main thread has ended and others of its threads run.
     """
@@ -98,7 +117,12 @@ def start_time(pid: int) -> int | None:
         return None
     if fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1):
         return None
-    return int(fields[19])
+    return int(fields[19]) - round(clock_ahead() * _TICKS)
+
+
+def as_shown(started: int) -> int:
+    """The start time of a process as the kernel shows it to processes of our time namespace."""
+    return started + round(clock_ahead() * _TICKS)
 
 
 def name_of(pid: int) -> ProcessName | None:
@@ -132,7 +156,8 @@ def absent(process: ProcessName) -> bool:
             return True
         except PermissionError:
             return False
-    return started != process.started
+    # In a time namespace that begins between two ticks it may be one more or less.
+    return started is None or abs(started - process.started) > 1
 
 
 def _gone_from_below(process: ProcessName) -> bool:
@@ -161,8 +186,9 @@ def _may_be(pid: int, process: ProcessName, clock: str) -> bool:
         if os.stat(f"/proc/{pid}/ns/pid").st_ino != process.pid_namespace:
             return False
         if os.readlink(f"/proc/{pid}/ns/time") != clock:
-            return True  # its clock has another beginning, so the times of its start cannot be compared
-        return start_time(pid) == process.started
+            return True  # it may be an older dibs, which noted its start by a clock with another beginning
+        started = start_time(pid)
+        return started is not None and abs(started - process.started) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return False  # it ended while we looked
 

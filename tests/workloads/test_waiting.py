@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dibs.devices.simulated import parse_world, simulate
@@ -18,6 +19,7 @@ from dibs.ledger.store import Ledger
 from dibs.ledger.tickets import Tickets
 from dibs.process import boottime, myself
 from dibs.request.spec import parse_spec
+from dibs.workloads.reconcile import handle_of
 from dibs.workloads.service import Workloads
 
 PATIENCE = 90.0  # seconds until something that must happen counts as not happening; the machine may be busy
@@ -101,6 +103,40 @@ def test_those_who_wait_are_served_in_their_order(service: Workloads, join: Join
     assert times == sorted(times)
     assert service.queue() == []
     assert os.listdir(service.home.queue) == []
+
+
+IN_ANOTHER_TIME = ("unshare", *(() if os.getuid() == 0 else ("-r",)), "--time", "--boottime", "10000", "--fork")
+LOOK = """
+import os, sys
+from dibs.backends.engines.ttl_daemon import has_ended
+from dibs.backends.port import Exec
+from dibs.home import find_home
+from dibs.process import boottime
+from dibs.workloads.service import Workloads
+
+with Workloads(find_home()) as service:
+    service.exec("holder", Exec(command=("true",)))
+    print(boottime(), has_ended(sys.argv[1]), *(ticket.id for ticket in service.queue()))
+"""
+
+
+def test_who_looks_with_another_clock_sees_the_same_processes(service: Workloads, join: Join, tmp_path: Path) -> None:
+    """In a time namespace every process has another start, and the machine another age."""
+    if subprocess.run([*IN_ANOTHER_TIME, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no time namespace can be made here")
+    holder = service.create(parse_spec({"gpu": 8, "name": "holder"}))
+    waiter = join("first")
+    (tmp_path / "init").write_bytes(msgspec.json.encode(handle_of(holder).init))
+    looked = subprocess.run(
+        [*IN_ANOTHER_TIME, sys.executable, "-c", LOOK, str(tmp_path)], check=True, capture_output=True, text=True,
+        env={**os.environ, "DIBS_HOME": str(service.home.state)},
+    )  # fmt: skip
+    age, ended, *tickets = looked.stdout.split()
+    assert float(age) <= boottime()
+    assert ended == "False"
+    assert tickets == [waiter.ticket]
+    service.remove("holder", 0.0)
+    assert waiter.end() == (0, "")
 
 
 def test_a_wake_up_that_was_lost_is_made_up_for(

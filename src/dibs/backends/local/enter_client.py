@@ -22,7 +22,7 @@ from dibs.backends.local.wire import decode
 from dibs.backends.port import Exec, Exit, Handle, Workload
 from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, NotFound
-from dibs.process import ProcessName
+from dibs.process import ProcessName, as_shown
 
 SILENCE = 300.0  # seconds that a copy may make no progress: a sandbox can stall it on purpose
 PIPE = 4096  # bytes that a pipe takes at once whenever it takes any
@@ -137,7 +137,11 @@ def _enter_spec(handle: Handle, workloads: tuple[int, int] | None = None) -> lis
     living_init(handle)
     init = handle.init
     assert init is not None
-    spec = [("pid", str(init.pid)), ("started", str(init.started)), *(("cgroup", path) for path in groups(handle))]
+    spec = [
+        ("pid", str(init.pid)),
+        ("started", str(as_shown(init.started))),
+        *(("cgroup", path) for path in groups(handle)),
+    ]
     workloads = workloads or users.of_process(init.pid)
     return spec if workloads == (os.getuid(), os.getgid()) else [*spec, *_as(*workloads)]
 

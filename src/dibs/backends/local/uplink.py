@@ -19,9 +19,9 @@ import time
 
 TYPE_CHECKING = False  # importing typing for it would cost a megabyte
 if TYPE_CHECKING:
-    from dibs.backends.local.kernel import boottime, gone
+    from dibs.backends.local.kernel import boottime, gone, own_start
 else:
-    from kernel import boottime, gone
+    from kernel import boottime, gone, own_start
 
 NS_GET_USERNS = 0xB701
 RLIMIT_FSIZE = 1
@@ -110,10 +110,9 @@ class Uplink:
         _signal.signal(SIGXFSZ, _signal.SIG_IGN)  # past the limit its words are lost, and it goes on
         nothing = os.open("/dev/null", os.O_RDWR)
         told = os.open("uplink.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self.folder)
-        with open("/proc/self/stat", "rb") as file:
-            started = file.read().rpartition(b")")[2].split()[19]
+        started = own_start()
         note = os.open("uplink", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=self.folder)
-        os.write(note, b"%d %s\n" % (os.getpid(), started))
+        os.write(note, b"%d %d\n" % (os.getpid(), started))
         os.fchdir(self.folder)  # the path of a socket has room for 107 bytes
         for source, target in ((nothing, 0), (told, 1), (told, 2)):
             os.dup2(source, target, inheritable=True)

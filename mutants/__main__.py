@@ -127,9 +127,10 @@ def report(work: Work, known: dict[Identity, str]) -> int:
     killed = tried - len(survived) - len(hung)
     if work.left:
         print(f"\nthe time was over with {work.left} not tried: set MUTANT_MINUTES")
-    share = 100 * killed / tried if tried else 0.0
+    can_be_noticed = tried - len(explained)
+    share = 100 * killed / can_be_noticed if can_be_noticed else 0.0
     print(
-        f"\nmutants: {killed} of {tried} killed ({share:.1f} %), {len(hung)} hung, "
+        f"\nmutants: {killed} of {tried} killed ({share:.1f} % of those that are not equivalent), {len(hung)} hung, "
         f"{len(explained)} equivalent, {len(unexplained)} survived"
     )
     return 1 if unexplained or work.red else 0

@@ -42,8 +42,8 @@ class DeadEnds:
         return bool(self._states) and group < len(self._claims) and self._state(group) in self._states
 
     def remember(self, group: int) -> None:
-        """Nothing was found from this request on, with what is taken now."""
-        if group < len(self._claims) and len(self._states) < _MOST:
+        """Nothing was found from this request on, with what is taken now. After the last one everything is placed."""
+        if len(self._states) < _MOST:
             self._states.add(self._state(group))
 
     def _state(self, group: int) -> object:

@@ -54,7 +54,7 @@ def rendering(world: World, program: Path, tmp_path: Path) -> Helm:
 
 
 EVERYTHING: Json = {
-    "gateway": {"config": "[tenants.red]\ngpus = 4\n", "replicas": 2, "nodeSelector": {"zone": "a"},
+    "gateway": {"jobs": True, "config": "[tenants.red]\ngpus = 4\n", "replicas": 2, "nodeSelector": {"zone": "a"},
                 "tolerations": [{"key": "gpu", "operator": "Exists"}],
                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                     {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}}}},

@@ -37,13 +37,13 @@ def choose(rendered: Rendered, crds: Mapping[str, Json], *, brought: bool = Fals
         return Chosen("jobs", f"the cluster has no {JOBSET_CRD}: Indexed Jobs and a headless Service stand in for it")
     if TRAINER_CRD not in crds:
         return Chosen("jobset", f"the cluster has JobSet, and no {TRAINER_CRD}")
-    if brought:
-        reason = "its runtime is not one of the cluster's, which Kubeflow Trainer would ask for: JobSet does not"
-        return Chosen("jobset", reason)
     if any(one["kind"] == compute_domain.KIND for one in rendered.companions):
         return Chosen("jobset", "its ComputeDomain is made with it, which Kubeflow Trainer does not do: JobSet")
     if _claims(rendered) and not _takes_claims(crds[TRAINER_CRD]):
         reason = "the Kubeflow Trainer of this cluster loses claims (it has no resourceClaimsPerNode): JobSet does not"
+        return Chosen("jobset", reason)
+    if brought:
+        reason = "its runtime is not one of the cluster's, which Kubeflow Trainer would ask for: JobSet does not"
         return Chosen("jobset", reason)
     return Chosen("trainer", "the cluster has Kubeflow Trainer and JobSet")
 

@@ -20,7 +20,7 @@ from dibs.workloads.service import Workloads
 settings.register_profile("dibs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dibs")
 
-# Whoever runs the tests in the background (`make test &`) has Ctrl-C ignored, and so would every program that a test
+# In the background (`make test &`) a shell ignores Ctrl-C for the tests, and so would every program that a test
 # starts and presses it on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""What a test needs of the machine and of whoever runs it: where it is missing, the test is skipped and says so."""
+"""What a test needs of the machine and its user. If it is missing, the test is skipped with the reason."""
 
 from __future__ import annotations
 

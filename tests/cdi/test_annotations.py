@@ -48,7 +48,7 @@ def test_value_needs_qualified_names_and_at_least_one() -> None:
         annotation_value(["gpu0", "a.b/c=0", "/dev/null"])
 
 
-def test_one_malformed_name_fails_all_and_every_bad_key_is_told() -> None:
+def test_one_malformed_name_fails_all_and_every_bad_key_is_reported() -> None:
     bad = {"cdi.k8s.io/a": "a.b/c=0", "cdi.k8s.io/b": "x", "cdi.k8s.io/c": "", "y": "z"}
     with pytest.raises(AnnotationError, match=r"cdi\.k8s\.io/b.*cdi\.k8s\.io/c"):
         parse_annotations(bad)

@@ -218,7 +218,7 @@ def test_link_to_a_device_is_not_a_device(empty_host: str) -> None:
         fill_device_node(DeviceNode("/link"), host_root=empty_host)
 
 
-def test_all_nodes_that_cannot_be_filled_are_told_at_once(empty_host: str) -> None:
+def test_all_nodes_that_cannot_be_filled_are_reported_together(empty_host: str) -> None:
     edits = ContainerEdits(device_nodes=(DeviceNode("/a"), DeviceNode("/b", type="c", major=1), DeviceNode("/c")))
     with pytest.raises(InjectError) as caught:
         fill_device_nodes(edits, host_root=empty_host)

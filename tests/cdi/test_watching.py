@@ -1,4 +1,4 @@
-"""The polling watcher: what it tells, and when it ends. Nobody sleeps here."""
+"""The polling watcher: what it reports, and when it ends. No test sleeps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_look_tells_what_changed_and_quiet_looks_tell_nothing(tmp_path: Pat
     ]
 
 
-def test_directory_that_becomes_unreadable_is_told(tmp_path: Path) -> None:
+def test_directory_that_becomes_unreadable_is_reported(tmp_path: Path) -> None:
     target = tmp_path / "dir"
 
     def sleep(_: float) -> None:

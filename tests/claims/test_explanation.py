@@ -87,7 +87,7 @@ def test_constraints_and_counters_are_named() -> None:
     assert found.fell == (verdict("part-1", "counters", "slices of counter set c"),)
 
 
-def test_a_device_that_another_request_got_is_told_apart_from_one_that_somebody_holds() -> None:
+def test_a_device_that_another_request_got_is_distinguished_from_a_held_one() -> None:
     outcome = allocate([resource_slice(gpus(1))], claim(exactly("a"), exactly("b")))
     assert outcome.results is None
     assert outcome.explanation.requests[1].fell == (verdict("gpu-0", "taken", "by another request"),)

@@ -46,9 +46,7 @@ def test_what_is_tried_once_changes_no_answer(seed: int, kind: str) -> None:
 # In these the answer is lost when a state leaves out what a later request has to fit to: the value that several
 # requests share, the values that none may repeat, the constraints of the last request or of every second one.
 @pytest.mark.parametrize("seed", [67, 182, 210, 388])
-def test_who_has_which_device_matters_where_a_later_request_has_to_fit_to_it(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_assignments_take_later_requests_into_account(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     slices, wanted = hard.tangled(seed)
     asked = allocator(slices, features=Features.everything())
     tried_once = asked.allocate(HOST, claims(*wanted)).results

@@ -234,7 +234,7 @@ def test_looking_ahead_stops_at_a_request_whose_evaluation_would_fail() -> None:
         allocate([resource_slice(devices)], wanted)
 
 
-def test_like_devices_are_told_apart_where_all_devices_are_taken_in_order() -> None:
+def test_like_devices_are_distinguished_where_all_devices_are_taken_in_order() -> None:
     devices = [device(name, attributes={"root": "r"}) for name in ("p", "q")]
     wanted = claim(exactly("one"), exactly("rest", None), constraints=[{"distinctAttribute": ROOT}])
     # With p taken, "rest" finds its first device in use; with q taken, p violates the constraint, which is an error.

@@ -19,7 +19,7 @@ RULE = (
 )
 
 
-def test_right_files_are_told_with_what_is_in_them(dibs: Dibs, tmp_path: Path) -> None:
+def test_right_files_are_reported_with_what_is_in_them(dibs: Dibs, tmp_path: Path) -> None:
     path = save(tmp_path / "a.yaml", claim(name="a"), claim(name="b"))
     result = dibs("claims", "check", path)
     assert (result.code, result.out, result.err) == (0, f"{path}: ok, 2 ResourceClaims\n", "")

@@ -114,7 +114,7 @@ def test_a_file_adds_a_class(home: Home) -> None:
     assert given(solve(world("H100:1,MI300X:1"), claim(1, "big"), classes=classes)) == ["gpu-1"]
 
 
-def test_every_problem_of_every_file_is_told_with_file_and_field(home: Home) -> None:
+def test_every_problem_of_every_file_is_reported_with_file_and_field(home: Home) -> None:
     write(
         home,
         a=BIG.replace("expression", "expresion"),

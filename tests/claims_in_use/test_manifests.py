@@ -103,11 +103,11 @@ def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
         ("<<: 3", "only mappings can be merged"),
     ],
 )
-def test_what_is_wrong_is_said(text: str | bytes, expected: str) -> None:
+def test_errors_are_reported(text: str | bytes, expected: str) -> None:
     assert expected in problems(text)
 
 
-def test_unknown_fields_and_broken_rules_are_told_by_their_paths() -> None:
+def test_unknown_fields_and_broken_rules_are_reported_by_their_paths() -> None:
     wrong = claim(0)
     wrong["spec"]["devices"]["requests"][0]["exactly"]["selector"] = []
     wrong["spec"]["unknown"] = 1
@@ -131,7 +131,7 @@ def test_an_expression_of_a_derived_attribute_is_compiled_too() -> None:
     assert "undefined field 'nothing'" in problems(yaml.safe_dump(wrong))
 
 
-def test_an_object_that_stands_twice_is_told() -> None:
+def test_an_object_that_stands_twice_is_reported() -> None:
     assert "it stands in f.yaml, document 1 already" in problems(yaml.safe_dump_all([claim(), claim()]))
 
 
@@ -153,7 +153,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     assert [one.detail for one in read_manifests([str(path)]).problems] == ["larger than 16 MiB"]
 
 
-def test_a_file_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     good = tmp_path / "good.yaml"
     good.write_text(yaml.safe_dump(claim()))
     found = read_manifests([str(tmp_path / "none.yaml"), str(tmp_path), str(good)])
@@ -203,7 +203,7 @@ FIELDS = ("apiVersion", "kind", "metadata", "spec", "status", "items", "name", "
     st.sampled_from(["ResourceClaim", "ResourceSlice", "DeviceClass", "DeviceTaintRule", "Node", "List", "NodeList"]),
     st.dictionaries(st.sampled_from(FIELDS), JSON | st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)),
 )
-def test_objects_full_of_nonsense_are_told_apart_from_a_crash(kind: str, fields: dict[str, object]) -> None:
+def test_objects_full_of_nonsense_are_distinguished_from_a_crash(kind: str, fields: dict[str, object]) -> None:
     version = "v1" if kind in ("Node", "List", "NodeList") else "resource.k8s.io/v1"
     value = {**fields, "kind": kind, "apiVersion": version}
     found = parse_manifests(json.dumps(value).encode())

@@ -252,7 +252,7 @@ def test_a_selector_that_fails_on_a_device_is_an_error_with_its_place(dibs: Dibs
     assert (node["outcome"], node["code"]) == ("undecided", "CLAIM_INVALID")
 
 
-def test_giving_up_is_told_with_how_far_it_came(dibs: Dibs, tmp_path: Path) -> None:
+def test_giving_up_is_reported_with_how_far_it_came(dibs: Dibs, tmp_path: Path) -> None:
     files = ("-f", slices_file(tmp_path / "s.yaml", "H100:8"), "-f", save(tmp_path / "c.yaml", claim(4)))
     result = dibs("claims", "solve", *files, "--steps", "2")
     assert result.code == 90
@@ -260,7 +260,7 @@ def test_giving_up_is_told_with_how_far_it_came(dibs: Dibs, tmp_path: Path) -> N
     assert answer(dibs, *files, "--steps", "2")["nodes"][0]["code"] == "ALLOCATION_GAVE_UP"
 
 
-def test_an_incomplete_pool_is_told(dibs: Dibs, tmp_path: Path) -> None:
+def test_an_incomplete_pool_is_reported(dibs: Dibs, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     slices_file(path)
     path.write_text(path.read_text().replace("resourceSliceCount: 1", "resourceSliceCount: 2"))
@@ -280,7 +280,7 @@ def test_an_incomplete_pool_is_told(dibs: Dibs, tmp_path: Path) -> None:
     assert "pool gpu.nvidia.com/box cannot be used: incomplete" in result.out
 
 
-def test_every_mistake_in_the_files_is_told_before_anything_is_solved(dibs: Dibs, tmp_path: Path) -> None:
+def test_every_mistake_in_the_files_is_reported_before_anything_is_solved(dibs: Dibs, tmp_path: Path) -> None:
     files = ("-f", save(tmp_path / "c.yaml", claim(1, "gpu", "device.x")), "-f", str(tmp_path / "none.yaml"))
     result = dibs("claims", "solve", *files)
     assert (result.code, result.out) == (80, "")

@@ -1,4 +1,4 @@
-"""What comes from outside does not steer the terminal of whoever looks at it."""
+"""Untrusted text cannot send escape sequences to the terminal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_our_own_colours_stay_on_a_terminal(text: str, monkeypatch: pytest.Monke
     assert harmless(shown.replace("\033[31m", "").replace("\033[0m", "")), shown
 
 
-def test_the_end_of_a_sandbox_in_somebody_elses_words_is_harmless(home: Home, dibs: Dibs, text: str, way: str) -> None:
+def test_a_forged_end_of_a_sandbox_is_harmless(home: Home, dibs: Dibs, text: str, way: str) -> None:
     if way != "in process" or "\udcff" in text:
         pytest.skip("the words are put into the ledger by hand, once")
     assert dibs("run", "--name", "lab", "--", "true").returncode == 0

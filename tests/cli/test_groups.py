@@ -118,7 +118,7 @@ def test_a_signal_reaches_every_member(start: Dibs, number: signal.Signals) -> N
     assert (running.returncode, sorted(out.splitlines())) == (0, ["[0] told", "[1] told"]), err
 
 
-def test_who_presses_ctrl_c_three_times_kills_all_of_them(start: Dibs) -> None:
+def test_ctrl_c_three_times_kills_all_members(start: Dibs) -> None:
     command = "trap 'echo no' INT; echo ready; while :; do sleep 0.1; done"
     running = start("run", "-q", "--nodes", "2", "--gpu", "1", "--", "sh", "-c", command)
     assert running.stdout is not None

@@ -103,7 +103,7 @@ def _raw(home: Home, *words: str, **env: str) -> subprocess.CompletedProcess[byt
     )  # fmt: skip
 
 
-def test_the_version_is_told(dibs: Dibs) -> None:
+def test_the_version_is_reported(dibs: Dibs) -> None:
     from dibs import __version__
 
     assert dibs("--version").stdout == f"dibs {__version__}\n"

@@ -61,7 +61,7 @@ def _wait(home: Home, folder: Path, *words: str) -> bytes:
     return seen
 
 
-def test_who_is_first_is_told_when_to_expect_it(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
+def test_the_first_in_the_queue_gets_an_estimate(eight_gpus: Home, dibs: Dibs, tmp_path: Path) -> None:
     dibs("sandbox", "create", "--name", "short", "--gpu", "4", "--ttl", "1h")
     dibs("sandbox", "create", "--name", "long", "--gpu", "4", "--ttl", "9h")
     assert b"free within 59m" in _wait(eight_gpus, tmp_path, "--gpu", "4", "--wait", "1m", "--", "true")

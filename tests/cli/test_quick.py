@@ -89,7 +89,7 @@ def test_what_a_plain_command_never_uses_is_not_loaded(eight_gpus: Home, words: 
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_options_that_do_not_go_together_are_told_with_the_usage(dibs: Dibs) -> None:
+def test_options_that_do_not_go_together_are_reported_with_the_usage(dibs: Dibs) -> None:
     result = dibs("gpus", "--cluster", "--watch")
     assert result.returncode == 2
     assert result.stderr.startswith("Usage: dibs gpus")

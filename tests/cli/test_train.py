@@ -109,7 +109,7 @@ def test_bad_input_is_refused_with_a_reason(words: list[str], text: str) -> None
     assert text in str(refusal(*words, stdin="{[" if "-" in words else None))
 
 
-def test_every_bad_object_of_every_file_is_told_at_once(tmp_path: Path) -> None:
+def test_every_bad_object_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
     one = write(tmp_path / "one.yaml", job(trainer={"nodes": 1}), {"kind": "Pod"})
     two = write(tmp_path / "two.yaml", runtime(policy={"torch": {}, "jax": {}}), runtime(policy={"torch": 1}))
     fields = [problem.field for problem in refusal("validate", "-f", one, "-f", two).problems]

@@ -149,7 +149,7 @@ class Churn:
         return str(seen.data["stdout"]).split()
 
     def _hold(self, sandbox: str, gpus: int, cards: list[str]) -> None:
-        """While a sandbox has its cards nobody else may see them."""
+        """No other sandbox sees the cards of a live one."""
         if len(cards) != gpus:
             self.fault(f"{sandbox} was to have {gpus} cards and sees {cards}")
         with self._lock:

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 IMAGE, _, TAG = dibs_image.REFERENCE.partition(":")
 SECRETS = kube.Resource("v1", "secrets", "Secret")
-# On two cores that everybody shares requests would only keep pods from being scheduled.
+# On two shared cores, requests would only keep pods from being scheduled.
 SMALL = {"requests": {"cpu": "1m", "memory": "1Mi"}}
 
 

@@ -1,4 +1,4 @@
-"""The test cluster itself: it leaves nothing, whoever is killed; and it is real."""
+"""The test cluster itself: it leaves nothing after any kill; and it is real."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def made(world: World, backend: KubernetesBackend, handle: Handle) -> str:
     return pod.metadata.name
 
 
-def test_it_is_held_whoever_makes_the_pod(world: World, backend: KubernetesBackend) -> None:
+def test_it_is_held_whichever_controller_creates_the_pod(world: World, backend: KubernetesBackend) -> None:
     cards(world)
     assert backend.available().ok
     handle = create(backend, gpu=2)

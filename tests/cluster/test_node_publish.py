@@ -64,7 +64,7 @@ def test_cards_and_their_parts_are_published_with_counters(publisher: Publisher,
     assert all(device["consumesCounters"] for device in devices)
 
 
-def test_what_somebody_else_changes_or_deletes_is_put_right(publisher: Publisher, world: World) -> None:
+def test_foreign_changes_and_deletions_are_reverted(publisher: Publisher, world: World) -> None:
     two = looked("H100:2").slices
     publisher.publish(two)
     name = slices(world)[0]["metadata"]["name"]

@@ -134,7 +134,7 @@ def test_requests_that_fit_only_alone_are_told_so(two_gpus: World) -> None:
     assert "DEVICES_TOGETHER" in codes(answer)
 
 
-def test_more_devices_than_there_are_is_told_with_the_number(two_gpus: World) -> None:
+def test_more_devices_than_there_are_is_reported_with_the_number(two_gpus: World) -> None:
     two_gpus.template("many", request(count=3))
     two_gpus.pod("many", template="many")
     answer = why(two_gpus, "many")

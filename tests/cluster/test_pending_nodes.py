@@ -16,7 +16,7 @@ from dibs.kube import errors
 from dibs.kube.pending import explain_pod
 
 
-def test_too_few_of_an_extended_resource_is_told_with_what_is_left(world: World) -> None:
+def test_too_few_of_an_extended_resource_is_reported_with_what_is_left(world: World) -> None:
     world.node(nvidia_com__gpu="8")
     world.pod("seven", limits={"nvidia.com/gpu": "7"})
     world.bound("seven")
@@ -27,7 +27,7 @@ def test_too_few_of_an_extended_resource_is_told_with_what_is_left(world: World)
     assert answer.reasons[0].text == "2 nvidia.com/gpu wanted; the node has 8, 1 of it left"
 
 
-def test_more_than_a_node_will_ever_have_is_told(world: World) -> None:
+def test_more_than_a_node_will_ever_have_is_reported(world: World) -> None:
     world.node(nvidia_com__gpu="8")
     world.pod("nine", limits={"nvidia.com/gpu": "9"})
     answer = why(world, "nine")
@@ -35,7 +35,7 @@ def test_more_than_a_node_will_ever_have_is_told(world: World) -> None:
     assert answer.reasons[0].remedy == "ask for at most 8"
 
 
-def test_a_resource_that_no_node_offers_is_told(world: World) -> None:
+def test_a_resource_that_no_node_offers_is_reported(world: World) -> None:
     world.node()
     world.pod("amd", limits={"amd.com/gpu": "1"})
     answer = why(world, "amd")
@@ -79,7 +79,7 @@ def test_a_cordoned_node_is_told_as_such(world: World) -> None:
     assert codes(answer) == ["NODE_CORDONED"]
 
 
-def test_selector_and_affinity_are_told_and_the_nearest_node_is_named(world: World) -> None:
+def test_selector_and_affinity_are_reported_and_the_nearest_node_is_named(world: World) -> None:
     world.node("near", labels={"zone": "a"})
     world.node("far", labels={"zone": "b"}, taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["c"]}]}

@@ -1,7 +1,7 @@
 """The backends that the suite runs against, and in what they differ.
 
-A difference is a named line: what the suite then does not ask of the backend, and why. Whoever adds a backend adds a
-factory; whoever removes a difference runs more tests.
+A difference is a named line: what the suite then does not ask of the backend, and why. Adding a backend means
+adding a factory; removing a difference runs more tests.
 
 Engines of further versions, and a cluster, run the tests of `SMALLER`, and everything with DIBS_SOAK=1. The further
 kinds of workload of a cluster differ in who makes the pod: they run those of `ENDS`.

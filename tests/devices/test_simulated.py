@@ -209,7 +209,7 @@ def test_a_world_that_cannot_be_is_refused_with_the_reason(arguments: dict[str, 
     assert said in str(caught.value)
 
 
-def test_all_problems_of_a_world_are_told_at_once() -> None:
+def test_all_problems_of_a_world_are_reported_together() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_world("H10:0", partitions=1, unhealthy=["x"])
     assert [problem.field for problem in caught.value.problems] == ["unhealthy", "model", "count", "partitions"]

@@ -91,7 +91,7 @@ def test_a_broken_spec_and_a_conflict_are_faults(patient: Any) -> None:
     assert all("has a conflict" in title for title in titles)
 
 
-def test_an_overruled_spec_is_told(patient: Any, tmp_path: Path) -> None:
+def test_an_overruled_spec_is_reported(patient: Any, tmp_path: Path) -> None:
     winning = tmp_path / "run"
     winning.mkdir()
     loser = patient.spec({"env": ["A=b"]})
@@ -102,12 +102,12 @@ def test_an_overruled_spec_is_told(patient: Any, tmp_path: Path) -> None:
     assert str(winning / "nvidia.json") in finding.why
 
 
-def test_cards_without_a_spec_are_told_with_the_command(patient: Any) -> None:
+def test_cards_without_a_spec_are_reported_with_the_command(patient: Any) -> None:
     finding = found(patient, devices=[patient.card(source="nvml+pci")])["cdi.missing"]
     assert finding.verdict == "warn"
     assert finding.fix.startswith("sudo nvidia-ctk cdi generate --output=")
 
 
-def test_specs_of_other_vendors_are_mended_by_their_own_tools(patient: Any) -> None:
+def test_specs_of_other_vendors_are_left_to_the_tools_of_the_vendor(patient: Any) -> None:
     path = patient.spec({"deviceNodes": [{"path": "/dev/dri/card7"}]}, "amd.json", "amd.com/gpu")
     assert found(patient)["cdi.stale-nodes"].fix == f"sudo amd-ctk cdi generate --output={path}"

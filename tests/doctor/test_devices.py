@@ -134,7 +134,7 @@ def pci_card(patient: Any, bus: str, vendor: str, driver: str) -> None:
         ("0x10de", "nvidia", ""),
     ],
 )
-def test_cards_on_the_bus_that_nobody_offers_are_told(patient: Any, vendor: str, driver: str, said: str) -> None:
+def test_cards_on_the_bus_without_a_source_are_reported(patient: Any, vendor: str, driver: str, said: str) -> None:
     pci_card(patient, "0000:1b:00.0", vendor, driver)
     found = [finding for finding in devices.check(patient.scene()) if finding.id == "devices.unserved"]
     assert [said in finding.why for finding in found] == ([True] if said else [])
@@ -161,7 +161,7 @@ def test_a_damaged_world_is_a_fault(patient: Any) -> None:
     assert (finding.verdict, finding.fix) == ("fail", "dibs gpus simulate off")
 
 
-def test_every_fault_says_why_and_how_to_mend_it(patient: Any) -> None:
+def test_every_fault_has_a_reason_and_a_remedy(patient: Any) -> None:
     patient.file("/proc/self/mountinfo", "22 1 0:44 / / rw - nfs4 server:/ rw\n")
     patient.file("/proc/sys/user/max_user_namespaces", "0")
     patient.file("/etc/passwd", "a:x:1000:1::/:/bin/sh\nb:x:1001:1::/:/bin/sh\n")

@@ -41,7 +41,7 @@ def test_a_host_without_engines_is_no_failure(patient: Any, monkeypatch: pytest.
     assert {name: one.verdict for name, one in result.items()} == {"engine.docker": "skip", "engine.podman": "skip"}
 
 
-def test_a_socket_on_which_nobody_listens_says_how_to_start_the_engine(patient: Any, tmp_path: Path) -> None:
+def test_a_socket_without_a_listener_has_a_remedy_that_starts_the_engine(patient: Any, tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -84,7 +84,7 @@ def test_an_engine_without_cdi_says_how_to_switch_it_on(patient: Any, version: s
     assert found(engines.judge("docker", legacy, patient.scene()))["engine.docker.cdi"].verdict == "warn"
 
 
-def test_an_engine_that_reads_other_folders_is_told_apart(patient: Any, tmp_path: Path) -> None:
+def test_an_engine_that_reads_other_folders_is_distinguished(patient: Any, tmp_path: Path) -> None:
     a_spec(patient.specs, "0", "1")
     a_spec(tmp_path / "theirs", "0")
     facts = msgspec.structs.replace(FACTS, cdi_dirs=(str(tmp_path / "theirs"),))

@@ -41,7 +41,7 @@ def test_the_apparmor_profile_is_for_the_bubblewrap_that_is_used(patient: Any) -
 
 
 @pytest.mark.parametrize(("value", "verdict"), [("0", "warn"), ("63000", "ok")])
-def test_where_nothing_can_be_tried_the_settings_are_told(patient: Any, value: str, verdict: str) -> None:
+def test_where_nothing_can_be_tried_the_settings_are_reported(patient: Any, value: str, verdict: str) -> None:
     patient.file("/proc/sys/user/max_user_namespaces", value)
     assert patient.only(kernel.check(patient.scene())).verdict == verdict
 

@@ -92,12 +92,12 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(patient: Any)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else_is_refused(patient: Any) -> None:
+def test_a_folder_of_another_user_is_refused(patient: Any) -> None:
     patient.home.state.chmod(0o500)
     assert ledger.folder(patient.home).verdict == "fail"
 
 
-def test_free_space_is_told(patient: Any) -> None:
+def test_free_space_is_reported(patient: Any) -> None:
     assert "free at" in ledger.space(patient.home).title
 
 
@@ -126,7 +126,7 @@ def test_a_shared_box_is_told_to_share_the_ledger(patient: Any, monkeypatch: pyt
     assert "sudo usermod -aG dibs bob" in finding.fix
 
 
-def test_a_host_wide_folder_that_one_may_not_write_is_told(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_wide_folder_that_one_may_not_write_is_reported(patient: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "HOST_WIDE", patient.root)
     monkeypatch.delenv("DIBS_HOME", raising=False)
     patient.file("/etc/passwd", PASSWD)
@@ -168,7 +168,7 @@ def test_a_ledger_on_postgresql_is_asked_and_its_file_is_not(patient: Any, monke
     assert "secret" not in str(found)
 
 
-def test_a_ledger_that_others_can_read_is_told_with_the_command_that_closes_it(patient: Any) -> None:
+def test_a_ledger_that_others_can_read_is_reported_with_the_command_that_closes_it(patient: Any) -> None:
     patient.home.state.chmod(0o755)
     patient.home.ledger.write_bytes(b"")
     patient.home.ledger.chmod(0o644)

@@ -160,7 +160,7 @@ def test_a_missing_command_is_127_and_one_that_cannot_run_126() -> None:
         (errno.ECONNRESET, "ENGINE_UNREACHABLE"),
     ],
 )
-def test_an_engine_that_does_not_answer_is_told_with_a_remedy(engine: str, number: int, code: str) -> None:
+def test_an_engine_that_does_not_answer_is_reported_with_a_remedy(engine: str, number: int, code: str) -> None:
     error = unreachable(engine, Unreachable("/x.sock", OSError(number, "words")))
     assert (error.code, error.problems[0].value) == (code, "/x.sock")
     assert error.problems[0].remedy

@@ -47,7 +47,7 @@ def test_the_entrypoint_of_the_image_can_be_left_out_or_replaced(bench: Bench) -
     assert bench.said("x", image=path, entrypoint=("echo", "mine")) == "mine x\n"
 
 
-def test_a_missing_image_without_a_registry_is_told_and_nothing_is_left(bench: Bench) -> None:
+def test_a_missing_image_without_a_registry_is_reported_and_nothing_is_left(bench: Bench) -> None:
     news: list[str] = []
     bench.backend.on_progress = news.append
     workload = bench.workload("true", image="registry.invalid/no/such:1")
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_image_is_refused(bench: Bench, tmp_path: Path, data: 
 
 
 def test_what_an_engine_made_too_late_gives_way_to_the_same_sandbox_made_again(bench: Bench) -> None:
-    """Its creator was killed meanwhile, and whoever took the sandbox over has looked for it too early."""
+    """Its creator was killed meanwhile, and its successor looked for the container too early."""
     workload = bench.workload("sleep", "1000")
     bench.create(workload)
     handle, _ = bench.create(workload)
@@ -139,7 +139,7 @@ def test_the_container_is_labelled(bench: Bench) -> None:
     assert (labels["team"], labels["dibs.sandbox"]) == ("blue", handle.sandbox_id)
 
 
-def test_an_unknown_user_is_told_and_nothing_runs(bench: Bench) -> None:
+def test_an_unknown_user_is_reported_and_nothing_runs(bench: Bench) -> None:
     handle, _ = bench.create(bench.workload("true", user="nobody-at-all"))
     with pytest.raises(InvalidRequest) as caught:
         bench.backend.start(handle)
@@ -150,7 +150,7 @@ def test_an_unknown_user_is_told_and_nothing_runs(bench: Bench) -> None:
 # --- ends
 
 
-def test_out_of_memory_is_told(bench: Bench) -> None:
+def test_out_of_memory_is_reported(bench: Bench) -> None:
     handle = bench.start("sh", "-c", "x=$(yes | head -c 200000000); echo", limits=Limits(memory_bytes=16 << 20))
     found = ended(bench, handle)
     assert (found.code, found.reason) in ((137, "out-of-memory"), (137, "signalled"))
@@ -257,7 +257,7 @@ def test_while_the_engine_is_away_nothing_is_proved_and_after_it_all_is_known(be
     assert "cannot be reached" in capability.reason
     assert capability.remedy
     bench.engine.start()
-    assert bench.backend.available().ok  # nobody is sent away because it was not there a moment ago
+    assert bench.backend.available().ok  # an outage a moment ago refuses no request
     deadline = time.monotonic() + PATIENCE
     while bench.backend.status(handle).phase is Phase.UNKNOWN:
         assert time.monotonic() < deadline
@@ -268,7 +268,7 @@ def test_while_the_engine_is_away_nothing_is_proved_and_after_it_all_is_known(be
     assert bench.backend.status(handle).phase is Phase.ABSENT
 
 
-def test_without_an_engine_the_reason_and_the_remedy_are_told(bench: Bench, tmp_path: Path) -> None:
+def test_without_an_engine_the_reason_and_the_remedy_are_reported(bench: Bench, tmp_path: Path) -> None:
     capability = type(bench.backend)(bench.home, f"{tmp_path}/none.sock").available()
     assert (capability.ok, "its socket is not there" in capability.reason) == (False, True)
     assert "systemctl start" in capability.remedy

@@ -57,7 +57,7 @@ def test_an_init_that_does_not_mind_signals_yet_is_waited_for(monkeypatch: pytes
     child.communicate("\n", timeout=60)
 
 
-def test_whoever_is_gone_is_not_waited_for() -> None:
+def test_a_process_that_is_gone_is_not_waited_for() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     process_view.await_init(child.pid)

@@ -1,4 +1,4 @@
-"""Who asks at the same time shares one look, and nobody gets one that began before he asked."""
+"""Concurrent callers share one look, and none gets a look that began before its call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Door:
             time.sleep(0.001)
 
 
-def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> None:
+def test_callers_during_a_look_share_the_next_one_even_if_it_fails() -> None:
     looks = 0
     go = threading.Semaphore(0)
 
@@ -57,7 +57,7 @@ def test_all_who_come_during_a_look_share_the_next_one_also_if_it_fails() -> Non
         door.until(11)  # one of them has begun, for all
         third = [pool.submit(together, "") for _ in range(4)]
         door.until(15)
-        # Whoever waits longest does not always go first: one of the third may look while some of the second still wait.
+        # Waiters are not served in order: a third may look while some of the second still wait.
         go.release(2)
         assert {one.result() for one in second} == {2}
         for one in third:

@@ -75,7 +75,7 @@ def test_a_label_has_no_line_break_in_it(served: RunningGateway, labels: dict[st
     assert (reply.status, reply.data["problems"][0]["field"]) == (400, "labels")
 
 
-def test_all_problems_of_a_body_are_told(served: RunningGateway) -> None:
+def test_all_problems_of_a_body_are_reported(served: RunningGateway) -> None:
     reply = served.ask("POST", f"{ROOT}/any/exec", {"command": [], "env": {"1": "x"}, "user": "root", "shell": True})
     assert reply.status == 400
     assert {problem["field"] for problem in reply.data["problems"]} == {"command", "env", "user", "shell"}
@@ -99,7 +99,7 @@ def test_what_cannot_be_a_sandbox_is_unknown(served: RunningGateway, ref: str) -
     assert served.ask("GET", f"{ROOT}/{ref}").status == 404
 
 
-def test_unknown_paths_and_methods_are_told_in_the_form_of_their_api(served: RunningGateway) -> None:
+def test_unknown_paths_and_methods_are_reported_in_the_form_of_their_api(served: RunningGateway) -> None:
     is_problem(served.ask("GET", "/api/v1/nothing"), 404, "PATH_UNKNOWN")
     wrong = served.ask("PUT", ROOT, {})
     is_problem(wrong, 405, "METHOD_NOT_ALLOWED")
@@ -136,7 +136,7 @@ def test_headers_that_are_too_large_are_refused(served: RunningGateway) -> None:
     "line", [b"nonsense\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nBad Header: x\r\n\r\n",
              b"POST /api/v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"],
 )  # fmt: skip
-def test_what_is_not_http_is_told_so(served: RunningGateway, line: bytes) -> None:
+def test_what_is_not_http_is_answered_with_an_error(served: RunningGateway, line: bytes) -> None:
     answer = raw(served, line)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"NOT_HTTP"' in answer
@@ -334,7 +334,7 @@ def test_silent_connections_make_room_for_those_that_ask(start_gateway: Callable
 
 
 def test_too_many_connections_are_told_so_where_none_is_silent(start_gateway: Callable[..., RunningGateway]) -> None:
-    """The limit holds where nobody is silent, and nobody who is served is hung up on."""
+    """The limit holds without idle clients, and no client is disconnected while it is served."""
     gateway = start_gateway(settings="[gateway]\nmax_connections = 6\n")
     ask = f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.token}\r\n\r\n".encode()
     streams = [socket.create_connection(("127.0.0.1", gateway.port), timeout=20) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""Who asks for a sandbox while others are served comes next, with all who came meanwhile; engines hold nobody up."""
+"""Create requests that arrive while a batch is served form the next batch; a slow engine delays no other request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Counter:
         return await self.desk.take(read, show, refuse)
 
 
-def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool) -> None:
+def test_requests_that_arrived_meanwhile_are_admitted_with_one_answer_each(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, gpu=1, backend="local"))
@@ -95,7 +95,7 @@ def test_all_who_came_meanwhile_are_admitted_and_each_learns_his_own(pool: Pool)
     run(main())
 
 
-def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> None:
+def test_an_invalid_request_is_refused_alone(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         bodies: list[dict[str, Any]] = [{"gpu": 1}, {"gpu": "1.5"}, {"backend": "nowhere"}, {"gpu": 1}]
@@ -105,12 +105,12 @@ def test_what_cannot_be_understood_is_told_to_its_sender_alone(pool: Pool) -> No
         assert getattr(answers[2], "code", "") == "BACKEND_UNKNOWN"
         assert counter.submitted == [answers[0], answers[3]]
         assert counter.worded == 1  # what cannot be read is not a refusal
-        assert all(len(counter.threads[f"n{number}"]) == 1 for number in range(4))  # nobody is asked twice
+        assert all(len(counter.threads[f"n{number}"]) == 1 for number in range(4))  # no request is admitted twice
 
     run(main())
 
 
-def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_may_get_a_container_skips_the_batch(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     asks = msgspec.structs.replace(declared("fake"), inspects_images=True)
     monkeypatch.setattr("dibs.workloads.admission.declared", lambda name: asks if name == "fake" else declared(name))
 
@@ -125,7 +125,7 @@ def test_who_may_get_a_container_is_served_beside_the_line(pool: Pool, monkeypat
     run(main())
 
 
-def test_who_would_get_a_container_because_nothing_else_will_do_is_served_beside_the_line(pool: Pool) -> None:
+def test_a_request_that_only_an_engine_can_serve_is_served_outside_the_batch(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         asked = [counter.ask("image", image="busybox:1"), counter.ask("plain"), counter.ask("local", backend="local")]
@@ -135,7 +135,7 @@ def test_who_would_get_a_container_because_nothing_else_will_do_is_served_beside
     run(main())
 
 
-def test_who_goes_away_while_he_waits_leaves_the_others_alone(pool: Pool) -> None:
+def test_a_client_that_disconnects_while_waiting_does_not_affect_others(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
@@ -151,7 +151,7 @@ def test_who_goes_away_while_he_waits_leaves_the_others_alone(pool: Pool) -> Non
     run(main())
 
 
-def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
+def test_a_closing_queue_answers_all_that_wait(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         pool.close()
@@ -161,7 +161,7 @@ def test_a_desk_that_closes_says_so_to_all_in_line(pool: Pool) -> None:
     run(main())
 
 
-def test_who_waits_is_counted_until_he_has_his_answer(pool: Pool) -> None:
+def test_a_waiting_client_is_counted_until_it_is_answered(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))
@@ -191,7 +191,7 @@ def test_what_was_admitted_before_is_shown_again_and_not_submitted_again(pool: P
     run(main())
 
 
-def test_two_who_ask_at_once_with_one_key_get_one_sandbox(pool: Pool) -> None:
+def test_two_concurrent_requests_with_one_key_get_one_sandbox(pool: Pool) -> None:
     async def main() -> None:
         counter = Counter(pool)
         first = asyncio.create_task(counter.ask("first", slow=True, backend="local"))

@@ -76,7 +76,7 @@ def _sleeping(served: RunningGateway, ref: str) -> list[str]:
     return [line for line in lines if line.startswith("sleep 600")]
 
 
-def test_a_missing_command_is_told(served: RunningGateway, lab: str) -> None:
+def test_a_missing_command_is_reported(served: RunningGateway, lab: str) -> None:
     reply = served.ask("POST", f"{ROOT}/{lab}/exec", {"command": ["no-such-command"]})
     assert (reply.status, reply.data["code"]) == (409, "COMMAND_NOT_FOUND")
 

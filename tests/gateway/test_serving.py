@@ -115,7 +115,7 @@ def test_nothing_to_listen_on_is_refused(home: Home) -> None:
     assert "[NO_LISTENER]" in done.stderr
 
 
-def test_an_address_that_is_taken_is_told(gateway: RunningGateway, home: Home) -> None:
+def test_an_address_that_is_taken_is_reported(gateway: RunningGateway, home: Home) -> None:
     done = serve(home, "--listen", f"127.0.0.1:{gateway.port}", "--socket", "off")
     assert (done.returncode, "[ADDRESS_IN_USE]" in done.stderr) == (88, True)
     done = serve(home, "--listen", "127.0.0.1:0", "--socket", str(gateway.socket))

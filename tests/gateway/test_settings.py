@@ -78,7 +78,7 @@ def test_every_section_is_read(home: Home) -> None:
     assert (gateway.max_sandbox_ttl, gateway.loopback_open) == (172800.0, True)
 
 
-def test_every_problem_is_told_at_once_and_unknown_keys_come_with_the_known_ones(home: Home) -> None:
+def test_every_problem_is_reported_at_once_and_unknown_keys_come_with_the_known_ones(home: Home) -> None:
     written(
         home,
         """

@@ -114,7 +114,7 @@ def test_logs_of_what_is_queued_begin_when_it_runs(served: RunningGateway) -> No
     reading.close()
 
 
-def test_who_stops_following_leaves_no_thread_behind(served: RunningGateway, sandbox: str) -> None:
+def test_a_follower_that_stops_leaves_no_thread_behind(served: RunningGateway, sandbox: str) -> None:
     readings = [Reading(served, f"{ROOT}/{sandbox}/logs?follow=true") for _ in range(5)]
     for reading in readings:
         reading.line()
@@ -188,7 +188,7 @@ def test_a_signal_and_a_size_reach_the_process(served: RunningGateway, sandbox: 
         assert hear(conversation)[2]["exit"]["signal"] == 9
 
 
-def test_who_hangs_up_ends_what_was_started_for_it(served: RunningGateway, sandbox: str) -> None:
+def test_a_client_that_hangs_up_ends_what_was_started_for_it(served: RunningGateway, sandbox: str) -> None:
     with talk(served, f"{ROOT}/{sandbox}/exec?command=sleep&command=622") as conversation:
         conversation.ping()
         served.until(lambda: running(served, sandbox, "sleep 622"))
@@ -205,7 +205,7 @@ def running(gateway: RunningGateway, ref: str, words: str) -> bool:
     return any(line.startswith(words) for line in lines)
 
 
-def test_who_was_attached_and_hangs_up_ends_nothing(served: RunningGateway, sandbox: str) -> None:
+def test_an_attached_client_that_hangs_up_ends_nothing(served: RunningGateway, sandbox: str) -> None:
     with talk(served, f"{ROOT}/{sandbox}/attach") as conversation:
         conversation.ping()
     assert served.ask("GET", f"{ROOT}/{sandbox}").data["state"] == "running"
@@ -216,7 +216,7 @@ def test_who_was_attached_and_hangs_up_ends_nothing(served: RunningGateway, sand
     [("/api/v1/sandboxes/sb-000000000000/exec?command=id", 404), ("/api/v1/sandboxes/sb-000000000000/attach", 404),
      ("/api/v1/sandboxes/{ref}/exec?command=no-such-command", 409), ("/api/v1/sandboxes/{ref}/exec?shell=1", 400)],
 )  # fmt: skip
-def test_what_is_wrong_is_told_before_the_conversation(
+def test_errors_are_reported_before_the_stream_starts(
     served: RunningGateway, sandbox: str, path: str, status: int
 ) -> None:
     with pytest.raises(InvalidStatus) as caught, talk(served, path.format(ref=sandbox)):

@@ -113,7 +113,7 @@ def test_a_feed_hands_over_everything_in_order(pool: Pool) -> None:
     assert asyncio.run(_feed(pool, gather, 500, [])) == 5000
 
 
-def test_a_feed_stops_when_nobody_wants_more(pool: Pool) -> None:
+def test_a_feed_without_subscribers_stops(pool: Pool) -> None:
     sent: list[int] = []
 
     def first(_: Workloads, pieces: Iterator[bytes]) -> int:

@@ -28,7 +28,7 @@ def dibs(gateway: RunningGateway, *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, env=gateway.env, check=False)
 
 
-def test_without_a_token_nobody_is_let_in_on_tcp(served: RunningGateway) -> None:
+def test_tcp_clients_without_a_token_are_refused(served: RunningGateway) -> None:
     for path in ("/api/v1/sandboxes", "/metrics", "/api/v1/whoami", "/nothing"):
         reply = served.ask("GET", path, token=None)
         assert (reply.status, reply.data["code"]) == (401, "TOKEN_MISSING"), path
@@ -108,7 +108,7 @@ def test_a_scope_that_is_missing_is_named(served: RunningGateway) -> None:
     assert served.ask("GET", "/metrics", token=writer).status == 403
 
 
-def test_every_mistake_in_a_new_token_is_told(served: RunningGateway) -> None:
+def test_every_mistake_in_a_new_token_is_reported(served: RunningGateway) -> None:
     done = dibs(served, "token", "create", "Bad Name", "--tenant", "R!", "--scope", "root", "--ttl", "soon")
     assert done.returncode == 80
     for code in ("NAME_INVALID", "TENANT_INVALID", "SCOPE_INVALID", "DURATION_INVALID"):
@@ -220,7 +220,7 @@ def test_the_secret_of_a_sandbox_goes_with_the_token_that_it_was_given_to(served
 
 
 def test_the_streams_of_one_tenant_leave_room_for_the_others(served: RunningGateway) -> None:
-    """Followed logs wait in threads; whoever follows as many as there are must not keep others from stopping theirs."""
+    """Followed logs wait in threads; a client that uses up all threads must not keep others from stopping theirs."""
     greedy, other = (served.make_token(f"stream-{name}", "--tenant", f"stream-{name}") for name in ("greedy", "other"))
     box, theirs = made(served, greedy), made(served, other)
     follow = f"/api/v1/sandboxes/{box}/logs?follow=true"

@@ -185,7 +185,7 @@ def _count(workers: Workers) -> int:
     return sum(workers._count.values())
 
 
-def test_a_missing_command_is_told_with_its_own_error(make: Make) -> None:
+def test_a_missing_command_is_reported_with_its_own_error(make: Make) -> None:
     with pytest.raises(CommandFailed) as failure:
         make("no-such-command")
     assert failure.value.status == 127

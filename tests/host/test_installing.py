@@ -53,7 +53,7 @@ def test_a_changed_configuration_is_kept_and_a_changed_unit_is_brought_up_to_dat
     assert [step.what for step in steps if step.done] == [f"file {machine.unit} brought up to date"]
 
 
-def test_without_systemd_the_command_for_another_supervisor_is_told(machine: Machine) -> None:
+def test_without_systemd_the_command_for_another_supervisor_is_reported(machine: Machine) -> None:
     notes = [step.note for step in install(machine, start=True)]
     assert any("dibs serve --host-service" in note for note in notes)
     assert not machine.unit.exists()
@@ -139,7 +139,7 @@ def test_it_is_not_taken_away_while_sandboxes_run(machine: Machine, monkeypatch:
     assert not machine.state.exists()
 
 
-def test_a_command_of_the_machine_that_fails_is_told_with_its_words() -> None:
+def test_a_command_of_the_machine_that_fails_is_reported_with_its_words() -> None:
     with pytest.raises(DibsError) as failure:
         Machine().run("sh", "-c", "echo no such group >&2; exit 6")
     assert "no such group" in str(failure.value)

@@ -101,7 +101,7 @@ def service(running: Service) -> Iterator[Service]:
         running.dibs(0, "sandbox", "rm", "--grace", "0s", name)
 
 
-def test_a_command_runs_as_whoever_ran_dibs(service: Service) -> None:
+def test_a_command_runs_as_the_user_of_dibs(service: Service) -> None:
     for uid in (USER, OTHER):
         # Which network there is depends on the machine, and is said where it is none.
         result = service.dibs(uid, "run", "--network", "none", "--", "sh", "-c", "id -u; pwd; touch made")
@@ -109,7 +109,7 @@ def test_a_command_runs_as_whoever_ran_dibs(service: Service) -> None:
         assert (service.root / f"home-{uid}" / "made").stat().st_uid == uid
 
 
-def test_nobody_reaches_what_only_root_may(service: Service) -> None:
+def test_ordinary_users_cannot_reach_what_only_root_may(service: Service) -> None:
     secret = service.root / "secret"
     secret.write_text("root only")
     secret.chmod(0o600)
@@ -131,7 +131,7 @@ def test_a_container_engine_is_no_way_to_become_root(service: Service) -> None:
             assert "ENGINE_NOT_FOR_USERS" in refused.stderr
 
 
-def test_there_is_one_ledger_for_everybody(service: Service) -> None:
+def test_there_is_one_ledger_for_all_users(service: Service) -> None:
     assert service.dibs(USER, "run", "-d", "--name", "mine", "--gpu", "3", "--", "sleep", "100").returncode == 0
     refused = service.dibs(OTHER, "run", "--gpu", "2", "--", "true")
     assert refused.returncode == 83
@@ -264,7 +264,7 @@ def test_taints_and_the_simulated_world_are_for_administrators(service: Service)
         assert service.dibs(0, "gpus", "simulate", "4", "--model", "H100").returncode == 0
 
 
-def test_while_the_service_is_stopped_nobody_is_led_to_a_ledger_of_their_own(service: Service) -> None:
+def test_while_the_service_is_stopped_no_user_falls_back_to_a_private_ledger(service: Service) -> None:
     home = service.root / f"home-{USER}"
     before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     service.stop()

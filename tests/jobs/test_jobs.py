@@ -335,7 +335,7 @@ def test_a_queued_job_that_its_quota_holds_back_holds_up_no_other_tenant(eight_g
         removed(acme, job)
 
 
-def test_what_an_unreachable_engine_keeps_of_an_old_attempt_is_told_and_removed_later(
+def test_what_an_unreachable_engine_keeps_of_an_old_attempt_is_reported_and_removed_later(
     service: Workloads, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = runtime(failurePolicy={"maxRestarts": 2})

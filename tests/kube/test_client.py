@@ -122,7 +122,7 @@ def test_a_line_that_dies_is_made_anew_for_a_read_and_never_for_a_write(serve: C
     assert len(server.asked) == 3
 
 
-def test_a_cluster_without_dra_is_told_with_its_version(serve: Callable[..., Server]) -> None:
+def test_a_cluster_without_dra_is_reported_with_its_version(serve: Callable[..., Server]) -> None:
     server = serve(answer('{"major":"1","minor":"33","gitVersion":"v1.33.5"}'))
     with cluster(server) as opened, pytest.raises(DibsError) as refused:
         opened.require_dra()
@@ -137,7 +137,7 @@ def test_what_is_no_api_server_is_an_error(serve: Callable[..., Server], body: s
         opened.version()
 
 
-def test_nothing_at_the_address_is_told_with_the_address() -> None:
+def test_nothing_at_the_address_is_reported_with_the_address() -> None:
     config = ClusterConfig(name="test", server="http://127.0.0.1:1", source="test")
     with Cluster(config) as opened, pytest.raises(errors.Unreachable) as refused:
         opened.version()

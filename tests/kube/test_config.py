@@ -82,7 +82,7 @@ def test_an_unknown_context_is_refused_with_those_that_are_there(kubeconfig: Pat
     assert "prod, dev" in error.problems[0].remedy
 
 
-def test_no_kubeconfig_is_told_with_the_place_where_it_belongs(kubeconfig: Path) -> None:
+def test_no_kubeconfig_is_reported_with_the_place_where_it_belongs(kubeconfig: Path) -> None:
     error = refused()
     assert error.code == "KUBECONFIG_MISSING"
     assert str(kubeconfig) in error.problems[0].remedy

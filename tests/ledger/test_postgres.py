@@ -106,7 +106,7 @@ def test_a_ledger_of_a_newer_dibs_is_left_alone(home: Home, postgres: str) -> No
     assert caught.value.code == "LEDGER_TOO_NEW"
 
 
-def test_a_database_of_somebody_else_is_left_alone(home: Home, postgres: str) -> None:
+def test_a_foreign_database_is_left_alone(home: Home, postgres: str) -> None:
     with psycopg.connect(postgres) as connection:
         connection.execute("CREATE TABLE settings (key TEXT, value TEXT)")
     with pytest.raises(StateError, match="give dibs a database of its own"):
@@ -190,7 +190,7 @@ def test_a_server_that_is_away_is_one_clear_error_and_works_when_it_is_back(home
         assert sorted(ledger.holders()) == ["gpu-0", "gpu-1"]
 
 
-def test_a_restart_that_nobody_saw_is_not_noticed(home: Home, mortal: server.Server) -> None:
+def test_an_unobserved_restart_is_not_reported(home: Home, mortal: server.Server) -> None:
     """The connection was lost while it was idle: the next verb makes a new one, reading or writing."""
     with Ledger(home, mortal.new_database()) as ledger:
         verbs: list[Callable[[], object]] = [ledger.sandboxes, lambda: book(ledger, device("gpu-0"))]
@@ -211,7 +211,7 @@ def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing(home: Home, morta
             mortal.stop(signal.SIGQUIT)
             if when == 1:
                 mortal.start()
-                for _ in range(2):  # whoever overlooks the first error gets no new connection for the second half
+                for _ in range(2):  # ignoring the first error must not open a new connection for the second half
                     with pytest.raises(BackendUnavailable):
                         ledger.note("too late")
         if when == 2:

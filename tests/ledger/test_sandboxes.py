@@ -124,7 +124,7 @@ def test_of_two_who_take_a_sandbox_over_one_gets_it_with_its_ticket(home: Home) 
         with ledger.writing():
             ledger.end(row.id, SandboxState.FAILED, exit=None, reason="gone")
         with ledger.writing():
-            assert not ledger.adopt(row.id, OTHER, myself()), "what has ended is nobody's any more"
+            assert not ledger.adopt(row.id, OTHER, myself()), "an ended sandbox has no owner"
 
 
 def test_labels_annotations_and_expiry_are_replaced(home: Home) -> None:
@@ -310,7 +310,7 @@ def test_others_see_that_something_has_changed(home: Home) -> None:
         with other.writing():
             row = sandbox()
             other.add_sandbox(row)
-            assert ledger.changes_by_others() == seen, "what is not committed is nobody's business"
+            assert ledger.changes_by_others() == seen, "uncommitted changes are invisible"
         assert ledger.changes_by_others() != seen
         seen = ledger.changes_by_others()
         with other.writing():

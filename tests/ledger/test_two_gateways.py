@@ -1,6 +1,6 @@
 """Two gateways with four workers each book the same eight units on one PostgreSQL; half of them are killed meanwhile.
 
-The witness is the kernel: whoever has booked a unit locks a file of its name, and no lock may ever be refused. The lock
+The witness is the kernel: a process that books a unit locks a file of its name, and no lock may be refused. The lock
 goes with its process, and the booking of a dead process is freed only when it is proved gone. Once the ledger has its
 own lock, once only the unique index: it alone is the proof.
 

@@ -67,7 +67,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @contextmanager
 def orphans_stay_unburied() -> Iterator[None]:
-    """As on a host whose first process buries nobody (a container without an init): we take its place."""
+    """As on a host whose first process reaps no children (a container without an init): we take its place."""
     prctl = ctypes.CDLL(None).prctl
     assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:

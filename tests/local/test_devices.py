@@ -101,7 +101,7 @@ def test_a_device_that_vanishes_after_the_plan_leaves_nothing_behind(
     assert not folder.exists()
 
 
-def test_all_problems_of_a_device_are_told_at_once(bench: Bench) -> None:
+def test_all_problems_of_a_device_are_reported_together(bench: Bench) -> None:
     edits = ContainerEdits(
         additional_gids=(44,),
         intel_rdt=IntelRdt(clos_id="gold"),

@@ -89,7 +89,7 @@ def test_a_device_cannot_be_smuggled_in_as_a_mount(bench: Bench) -> None:
         bench.create("true", mounts=(Mount("/dev/zero", "/tmp/zero"),))
 
 
-def test_all_wrong_fields_are_told_at_once(bench: Bench) -> None:
+def test_all_wrong_fields_are_reported_together(bench: Bench) -> None:
     mounts = (Mount("/nonexistent", "/x"), Mount("/etc", "/"))
     with pytest.raises(InvalidRequest) as caught:
         bench.create("a\0b", workdir="/", mounts=mounts, env={"A=B": "c"})
@@ -224,7 +224,7 @@ def test_a_hostile_root_archive_is_refused_and_leaves_nothing(
 # --- the layout, as data
 
 
-def test_a_folder_that_cannot_be_overlaid_becomes_read_only_and_is_told() -> None:
+def test_a_folder_that_cannot_be_overlaid_becomes_read_only_and_is_reported() -> None:
     with open("/proc/self/mountinfo") as file:
         mounts = rootfs.mount_points(file.read())
     layout = rootfs.host_layout(mounts, frozenset(["/etc"]))

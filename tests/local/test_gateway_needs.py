@@ -1,4 +1,4 @@
-"""Ports, usage, leftovers, read-only roots, shared memory, and output that nobody reads in time."""
+"""Ports, usage, leftovers, read-only roots, shared memory, and output that is read too late."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_number_that_is_no_port_is_refused(bench: Bench, port: int) -> None:
 # --- usage
 
 
-def test_memory_and_processor_time_of_a_group_are_told(bench: Bench, limits: type[Limits]) -> None:
+def test_memory_and_processor_time_of_a_group_are_reported(bench: Bench, limits: type[Limits]) -> None:
     script = "x=$(head -c 20000000 /dev/zero | tr '\\0' x); echo ready; exec 1>&-; while :; do :; done"
     handle = bench.start("sh", "-c", script, limits=limits(cpu_millis=1000, memory_bytes=128 * MIB, pids=50))
     bench.ready(handle)
@@ -272,7 +272,7 @@ def test_a_command_that_never_stops_talking_waits_for_its_reader(bench: Bench) -
         poller.poll(PATIENCE * 1000)
         size = sum(len(piece.data) for piece in session.receive(0) if not isinstance(piece, Exit))
         assert size < 2 * MIB
-    # Nobody reads now: it writes as much as fits between it and us, and then stands still.
+    # No reader now: it writes until the buffers are full, then blocks.
     script = "while ! grep -q '^State:.S' /proc/$(cat /tmp/pid)/status; do :; done; echo stands"
     assert to_the_end(bench.exec(handle, "sh", "-c", script))[0] == "stands\n"
     session.signal(9)
@@ -284,7 +284,7 @@ def test_a_command_that_never_stops_talking_waits_for_its_reader(bench: Bench) -
 
 
 def test_what_is_left_in_a_stream_at_the_end_has_an_end() -> None:
-    """Somebody in the background may write for ever, and faster than we read; here it is /dev/zero."""
+    """A background process may write forever, faster than we read; here it is /dev/zero."""
     code = """
 import sys; sys.path.append(sys.argv[1])
 import keeper, os

@@ -106,7 +106,7 @@ def test_a_hook_that_takes_too_long_is_ended(bench: Bench, name: str) -> None:
         bench.create("true", devices=(with_hooks(Hook(name, program, timeout=1)),))
 
 
-def test_a_failing_hook_after_the_start_is_told_in_the_log(bench: Bench) -> None:
+def test_a_failing_hook_after_the_start_is_reported_in_the_log(bench: Bench) -> None:
     program = script(bench, "hook", "exit 3")
     device = with_hooks(Hook("poststart", program), Hook("poststop", program))
     handle = bench.start("sh", "-c", "read x; echo fine", interactive=True, devices=(device,))

@@ -23,7 +23,7 @@ from dibs.backends.port import Mount as Asked
 from dibs.cdi.spec import Hook
 from dibs.errors import BackendUnavailable, CommandFailed, InvalidRequest
 
-# Every file of the kernel that can be opened for writing and is not a process's own. Pressure files are for everybody
+# Every file of the kernel that can be opened for writing and is not a process's own. Pressure files are for all users
 # who wants to be told of pressure.
 WRITABLE = """
 import os, stat
@@ -403,7 +403,7 @@ except OSError as error:
 
 
 @pytest.mark.root
-def test_a_user_with_too_many_keys_is_told_and_a_fork_server_goes_on() -> None:
+def test_a_user_with_too_many_keys_is_reported_and_a_fork_server_goes_on() -> None:
     machine = os.uname().machine
     add_key = {"x86_64": "248", "aarch64": "217"}[machine]
     for how, words in (("fresh", "kernel.keys.maxkeys"), ("left", "stays True")):

@@ -59,7 +59,7 @@ def test_a_missing_command_is_found_before_it_would_run(bench: Bench) -> None:
         assert (status.phase, status.exit.reason) == (Phase.EXITED, "not-started")
 
 
-def test_a_file_that_is_no_program_is_told_apart_from_a_missing_one(bench: Bench) -> None:
+def test_a_file_that_is_no_program_is_distinguished_from_a_missing_one(bench: Bench) -> None:
     (bench.work / "text").write_text("hello")
     (bench.work / "script").write_text("#!/no/such/interpreter\n")
     (bench.work / "script").chmod(0o755)
@@ -140,7 +140,7 @@ def test_killing_the_shim_of_a_held_sandbox_never_lets_the_command_run(bench: Be
     assert list(bench.work.iterdir()) == []
 
 
-def test_a_held_command_does_not_run_even_if_nobody_is_left_to_guard_it(bench: Bench) -> None:
+def test_a_held_command_does_not_run_even_without_its_guard(bench: Bench) -> None:
     handle = bench.create("touch", "ran")
     assert handle.keeper is not None
     assert handle.init is not None

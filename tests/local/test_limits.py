@@ -24,7 +24,7 @@ def test_all_limits_are_read_back_from_the_kernel(bench: Bench, limits: type[Lim
     assert seen == {"cpu_millis": 1500, "memory_bytes": 64 * MIB, "pids": 33}
 
 
-def test_more_memory_than_the_limit_ends_the_workload_and_is_told(bench: Bench, limits: type[Limits]) -> None:
+def test_more_memory_than_the_limit_ends_the_workload_and_is_reported(bench: Bench, limits: type[Limits]) -> None:
     script = "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo survived"
     status, out, _ = bench.run("sh", "-c", f'exec sh -c "{script}"', limits=limits(memory_bytes=32 * MIB))
     assert out == ""

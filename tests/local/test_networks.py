@@ -122,7 +122,7 @@ def helper_of(handle: Handle) -> int:
 def outside() -> Iterator[str]:
     """An address that is neither the sandbox's nor on the host's loopback, with a server on port 7 and one for names.
 
-    It is one more address of this host, which whoever asks cannot tell from another machine.
+    It is one more address of this host, which a caller cannot tell from another machine.
     """
     if os.getuid():
         pytest.skip("needs root: an address is added to the host")
@@ -303,7 +303,7 @@ def test_the_helper_inherits_nothing(bench: Bench, helper: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["shim", "init", "helper", "shim and helper", "shim and init"])
-def test_whoever_is_killed_nothing_is_left(bench: Bench, helper: str, victim: str) -> None:
+def test_whichever_process_is_killed_nothing_is_left(bench: Bench, helper: str, victim: str) -> None:
     port = PublishedPort("127.0.0.1", free_port(), 80)
     handle = bench.start("sleep", "1000", network="private", publish=(port,))
     process = uplinks.of(handle)
@@ -328,7 +328,7 @@ def test_whoever_is_killed_nothing_is_left(bench: Bench, helper: str, victim: st
 
 
 def kill_with_its_guard(handle: Handle) -> ProcessName:
-    """Kill the shim and the guard of its helper, so that nobody is left to end the helper; which it is."""
+    """Kill the shim and the guard of its helper, so that no process is left to end the helper; returns which it is."""
     process = uplinks.of(handle)
     assert handle.keeper is not None
     children = children_of(handle.keeper.pid)

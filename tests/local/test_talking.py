@@ -21,7 +21,7 @@ from dibs.backends.local.shim_client import ShimSession
 from dibs.backends.port import Exec, Exit, ExitReason, Limits, Output, Phase
 from dibs.errors import CommandFailed, Conflict, InvalidRequest, NotFound
 
-ORDINARY = (1 << 31) - 1  # real-time signals may be ignored by whoever started the tests
+ORDINARY = (1 << 31) - 1  # real-time signals may be ignored by the parent of the tests
 
 # --- attach
 
@@ -265,7 +265,7 @@ def test_exec_has_no_powers(bench: Bench) -> None:
     assert to_the_end(bench.exec(handle, "sh", "-c", script))[0] != "0\n"
 
 
-def test_a_missing_command_of_exec_is_told(bench: Bench) -> None:
+def test_a_missing_command_of_exec_is_reported(bench: Bench) -> None:
     handle = bench.start("sleep", "1000")
     (bench.work / "text").write_text("x")
     with pytest.raises(CommandFailed) as caught:
@@ -308,7 +308,7 @@ def test_closing_an_exec_session_hangs_its_command_up(bench: Bench) -> None:
     assert (bench.work / "told").read_text() == "hung up\n"
 
 
-def test_a_sandbox_ends_though_nobody_on_the_host_buries_orphans(bench: Bench) -> None:
+def test_a_sandbox_ends_on_a_host_that_reaps_no_orphans(bench: Bench) -> None:
     handle = bench.start("sleep", "1000")
     with orphans_stay_unburied():
         bench.exec(handle, "sleep", "1000").close()
@@ -358,7 +358,7 @@ def test_a_paused_sandbox_stands_still_and_goes_on(bench: Bench) -> None:
     assert ended.code == 143
 
 
-def test_a_sandbox_with_a_dead_process_that_nobody_asks_about_can_be_paused(bench: Bench) -> None:
+def test_a_sandbox_with_an_unreaped_process_can_be_paused(bench: Bench) -> None:
     """Its parent never waits for it, so it stays as a zombie."""
     handle = bench.start("sh", "-c", "(echo ready; exec true) & exec sleep 1000")
     bench.ready(handle)

@@ -1,4 +1,4 @@
-"""Commands that run as somebody else, and what they can do then."""
+"""Commands that run as another user, and what they can do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRANGER = "4567:7654"
 
 @pytest.fixture
 def open_bench(bench: Bench) -> Bench:
-    """Its working directory is for everybody."""
+    """Its working directory is world-writable."""
     bench.work.chmod(0o777)
     bench.work.parent.chmod(0o755)
     return bench
@@ -61,7 +61,7 @@ def test_a_user_can_use_a_root_that_only_root_can_reach(bench: Bench, make_folde
 
 
 @pytest.mark.root
-def test_nobody_inside_has_powers_or_can_get_them(open_bench: Bench) -> None:
+def test_no_process_inside_has_or_gains_capabilities(open_bench: Bench) -> None:
     script = (
         "grep -E '^(Cap(Inh|Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status; "
         "for c in 'mknod /tmp/n c 1 5' 'mount -t tmpfs x /mnt' 'unshare -U true' 'chown 5 /tmp' 'chroot / true'; "
@@ -170,7 +170,7 @@ def test_the_streams_can_be_opened_by_their_names(bench: Bench) -> None:
     assert os.stat("/dev/null").st_uid == 0
 
 
-def test_nobody_inside_can_look_into_a_helper(bench: Bench) -> None:
+def test_no_process_inside_can_look_into_a_helper(bench: Bench) -> None:
     """One that has joined the sandbox has the memory of a process of the host."""
     handle = bench.start("sh", "-c", "head -c 10000000 /dev/zero > /tmp/big; echo ready; exec sleep 1000")
     bench.ready(handle)

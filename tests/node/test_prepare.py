@@ -114,7 +114,7 @@ def test_an_unhealthy_device_is_refused_unless_its_taint_is_tolerated(lab: Lab) 
     assert lab.prepare("brave", "gpu-1", tolerations=[{"key": "dibs/unhealthy", "operator": "Exists"}])
 
 
-def test_all_problems_of_a_claim_are_told_at_once_and_nothing_is_written(lab: Lab) -> None:
+def test_all_problems_of_a_claim_are_reported_together_and_nothing_is_written(lab: Lab) -> None:
     lab.world["unhealthy"] = "1=Xid 79"
     with pytest.raises(DibsError) as refused:
         lab.prepare("mine", "gpu-1", "gpu-7")

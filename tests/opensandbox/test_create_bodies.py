@@ -84,7 +84,7 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
     assert all(name in problem.remedy for name in FIELDS)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     found = codes(
         image={"uri": ""}, timeout=0, resourceLimits={"gpu": "1.5", "disk": "1", "memory": "2GB"}, env={"A": None},
         extensions={"poolRef": "p", "dibs.wait": "soon", "what": "x"}, metadata={"opensandbox.io/x": "1"},
@@ -151,7 +151,7 @@ def test_extensions_carry_what_opensandbox_has_no_word_for() -> None:
 
 
 def test_every_extension_is_read() -> None:
-    """One that is in the table but that nobody reads would be dropped in silence."""
+    """A field that is in the table but never read would be dropped silently."""
     for key, field in EXTENSIONS.items():
         if not field:
             continue

@@ -1,6 +1,6 @@
 """What only engines can do for OpenSandbox's clients, and what happens when an engine or a container goes away.
 
-Real engines under a running gateway: snapshots through the SDK's own calls; containers that somebody kills or removes
+Real engines under a running gateway: snapshots through the SDK's own calls; containers that are killed or removed
 by hand; an engine that is killed and comes back.
 """
 
@@ -175,7 +175,7 @@ def test_a_snapshot_is_made_by_the_next_gateway_if_its_own_was_killed(room: Room
     assert left == (200, [])
 
 
-def test_a_snapshot_that_nobody_makes_any_more_can_be_removed(room: Room) -> None:
+def test_an_abandoned_snapshot_can_be_removed(room: Room) -> None:
     sandbox = room.place.made()
     room.until(lambda: room.state(sandbox) == "Running")
     with Ledger(room.place.gateway.home) as ledger:
@@ -202,7 +202,7 @@ def test_a_container_that_ends_by_hand_frees_its_devices(room: Room, how: str) -
     room.until(lambda: room.state(sandbox) in ENDED)
     assert sandbox not in room.leased()
     assert room.state(other) == "Running"
-    # And whoever asks now gets what was freed.
+    # And a new request gets what was freed.
     third = room.place.made(resourceLimits={"gpu": "4"})
     room.until(lambda: room.state(third) == "Running")
 
@@ -211,7 +211,7 @@ def test_a_container_that_ends_by_hand_frees_its_devices(room: Room, how: str) -
 
 
 @pytest.mark.parametrize("who", ["client", "gateway"])
-def test_a_command_in_the_foreground_ends_with_whoever_it_runs_for(room: Room, who: str) -> None:
+def test_a_foreground_command_ends_with_its_client(room: Room, who: str) -> None:
     """An engine goes on with a command whose connection is gone: execd has to kill it, with all that it has begun."""
     sandbox = room.place.made()
     room.until(lambda: room.state(sandbox) == "Running")

@@ -1,6 +1,6 @@
 """`osb`, OpenSandbox's own command line, unmodified, through the whole life of a sandbox.
 
-A life is some fifty calls. Its interpreter takes a second to get ready each time, which nobody learns anything from:
+A life is some fifty calls. Its interpreter takes a second to get ready each time, which proves nothing:
 the calls of a life are run by `warm`, the others start the program as a user does.
 """
 

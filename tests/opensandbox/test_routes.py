@@ -114,7 +114,7 @@ def test_the_environment_is_a_minimal_one_and_not_the_gateways(place: Place) -> 
 
 
 def test_also_on_the_unix_socket_no_folder_of_the_host_is_shared(place: Place) -> None:
-    """Whoever asks in OpenSandbox's words gets what they mean: a private sandbox, not the gateway's own folder."""
+    """A request of OpenSandbox's API gets a private sandbox, not the gateway's working directory."""
     body = {
         "image": {"uri": place.image},
         "entrypoint": ["sh", "-c", "pwd; touch left-behind; exec sleep 100"],
@@ -305,7 +305,7 @@ def test_an_id_is_needed_whole(place: Place, sandbox: str) -> None:
     place.remove(named)
 
 
-def test_who_may_only_read_changes_nothing(place: Place, sandbox: str) -> None:
+def test_a_reader_changes_nothing(place: Place, sandbox: str) -> None:
     reader = place.gateway.make_token("reader", "--tenant", "team-a", "--scope", "sandboxes:read")
     assert place.ask("GET", f"/v1/sandboxes/{sandbox}", token=reader).status == 200
     refused = [

@@ -1,5 +1,5 @@
 """Every operation of the SDK's generated API, called as the SDK calls it. The answer must be one that it documents and
-that its own parser takes. The modules are walked: an operation of a newer SDK fails here until somebody looks at it.
+that its own parser takes. The modules are walked: an operation of a newer SDK fails here until it is reviewed.
 """
 
 from __future__ import annotations

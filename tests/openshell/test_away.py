@@ -107,7 +107,7 @@ def on_postgres(database: server.Server, home: Home, tmp_path: Path) -> Iterator
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
-def test_a_ledger_that_is_away_is_told_and_all_goes_on_when_it_is_back(
+def test_a_ledger_that_is_away_is_reported_and_all_goes_on_when_it_is_back(
     on_postgres: tuple[Place, str], database: server.Server, how: signal.Signals
 ) -> None:
     place, _ = on_postgres

@@ -293,7 +293,7 @@ def test_blocks_for_several_drivers_are_options_of_those_that_this_gateway_serve
 # -- the rest -------------------------------------------------------------------------------------------------------
 
 
-def test_a_field_that_nobody_knows_is_named() -> None:
+def test_an_unknown_field_is_named() -> None:
     data = pb.CreateSandboxRequest(spec=pb.SandboxSpec()).SerializeToString() + bytes([0xF8, 0x06, 0x01])  # field 111
     request = schema.parsed("CreateSandboxRequest", data)
     with pytest.raises(InvalidRequest, match="no field 111"):

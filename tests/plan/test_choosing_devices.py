@@ -69,7 +69,7 @@ def refused(gpu_text: object, where: World) -> Refusal:
         ),
     ],
 )
-def test_without_any_gpu_the_sources_that_could_not_be_read_are_told(
+def test_without_any_gpu_the_sources_that_could_not_be_read_are_reported(
     errors: tuple[SourceError, ...], told: str
 ) -> None:
     decision = refused(1, World(Inventory((), errors), {}, (), 100.0))
@@ -98,7 +98,7 @@ def test_a_held_device_is_refused_naming_holder_and_time() -> None:
     assert "--wait" in refusal.problems[0].remedy
 
 
-def test_the_nearest_miss_is_told() -> None:
+def test_the_nearest_miss_is_reported() -> None:
     refusal = refused("H100:80Gi..", world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB)))
     assert not refusal.waitable
     assert "nearest miss: gpu-0, 79.65Gi < 80Gi" in refusal.problems[0].reason
@@ -192,7 +192,7 @@ def test_an_unknown_exact_device_is_refused_with_what_there_is() -> None:
     assert "nvidia.com/gpu=0" in decision.problems[0].remedy
 
 
-def test_who_came_first_is_served_first() -> None:
+def test_first_come_first_served() -> None:
     where = world(gpu(0), gpu(1), ahead=("1",))
     assert chosen(1, where) == ["gpu-1"]
     refusal = refused(2, where)
@@ -204,7 +204,7 @@ def test_a_large_request_in_front_is_not_starved_by_small_ones_behind() -> None:
     assert refused(1, where).waitable
 
 
-def test_who_wants_something_else_may_pass() -> None:
+def test_a_request_for_other_devices_may_pass() -> None:
     where = world(gpu(0), gpu(1, "NVIDIA L4", 24 * GIB), held=(0,), ahead=("H100",))
     assert chosen("L4", where) == ["gpu-1"]
 
@@ -287,7 +287,7 @@ def test_a_choice_is_complete_and_takes_no_unit_twice_however_short_the_patience
             assert all(at in asked[selector][1] for at in group)
 
 
-def test_a_search_that_gives_up_is_told_and_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_gives_up_is_reported_and_does_not_count_as_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_devices.choose, "__kwdefaults__", {"budget": 3})
     refusal = refused(["1", "..20GB:2"], world(*parts(0, 2), gpu(5)))
     assert [problem.code for problem in refusal.problems] == ["CLAIM_GAVE_UP"]

@@ -134,7 +134,7 @@ class Server:
 
 
 def start() -> Server:
-    """A server of its own, for a test that stops it. Whoever asks removes it."""
+    """A server of its own, for a test that stops it. The caller removes it."""
     programs = binaries()
     if programs is None:
         remedy = "apt-get install postgresql" if os.getuid() == 0 else "ask for the package `postgresql`"

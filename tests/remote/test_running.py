@@ -33,7 +33,7 @@ def popen(served: Served, *words: str, **more: object) -> subprocess.Popen[str]:
     )
 
 
-def test_a_waiter_is_told_and_served_and_stands_in_the_queue_by_name(served: Served, remote: RemoteWorkloads) -> None:
+def test_a_waiter_gets_news_is_queued_by_name_and_served(served: Served, remote: RemoteWorkloads) -> None:
     remote.create(parse_spec({"name": "holder", "gpu": "8", "command": ["sleep", "100"]}))
     news: list[WaitNews] = []
     seen: list[str] = []
@@ -74,7 +74,7 @@ def test_hanging_up_ends_what_ran_in_the_foreground(served: Served, remote: Remo
     assert remote.leases() == []
 
 
-def test_the_devices_are_free_when_the_end_is_told(remote: RemoteWorkloads) -> None:
+def test_the_devices_are_free_when_the_end_is_reported(remote: RemoteWorkloads) -> None:
     for _ in range(3):
         _, session = remote.launch(parse_spec({"gpu": "8", "command": ["true"]}))
         while not any(isinstance(item, Exit) for item in session.receive()):
@@ -190,41 +190,51 @@ def test_many_at_once_get_different_devices(served: Served) -> None:
     assert all(line.endswith("exited") and line.startswith("simgpu") for line in found), found
 
 
-# -- from afar ------------------------------------------------------------------------------------------------------
+# -- remote clients ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def afar(eight_gpus: Home, tmp_path: Path) -> Iterator[RunningGateway]:
+def tcp_gateway(eight_gpus: Home, tmp_path: Path) -> Iterator[RunningGateway]:
     gateway = RunningGateway(eight_gpus, tmp_path).start()
     yield gateway
     gateway.stop()
 
 
-def far(afar: RunningGateway, token: str, *words: str) -> subprocess.CompletedProcess[str]:
+def far(tcp_gateway: RunningGateway, token: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dibs", *words],
-        env={**os.environ, "DIBS_URL": afar.url, "DIBS_TOKEN": token, "MY_SECRET": "stays here"},
+        env={**os.environ, "DIBS_URL": tcp_gateway.url, "DIBS_TOKEN": token, "MY_SECRET": "stays here"},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
-def test_from_afar_a_token_is_needed_and_is_never_shown(afar: RunningGateway) -> None:
-    refused = far(afar, "dibs_not-a-token-of-this-gateway", "sandbox", "ls")
+def test_a_remote_client_needs_a_token_which_is_never_shown(tcp_gateway: RunningGateway) -> None:
+    refused = far(tcp_gateway, "dibs_not-a-token-of-this-gateway", "sandbox", "ls")
     assert refused.returncode == 80
     assert "TOKEN_UNKNOWN" in refused.stderr
-    assert "dibs_not" not in refused.stderr + afar.log
-    refused = far(afar, "dibs_not-a-token-of-this-gateway", "run", "--", "true")
+    assert "dibs_not" not in refused.stderr + tcp_gateway.log
+    refused = far(tcp_gateway, "dibs_not-a-token-of-this-gateway", "run", "--", "true")
     assert refused.returncode == 80
-    assert far(afar, "", "gpus").returncode == 80
+    assert far(tcp_gateway, "", "gpus").returncode == 80
 
 
-def test_from_afar_neither_our_folder_nor_our_variables_are_used(afar: RunningGateway) -> None:
-    token = afar.token
+def test_a_remote_run_uses_neither_our_folder_nor_our_variables(tcp_gateway: RunningGateway) -> None:
+    token = tcp_gateway.token
     result = far(
-        afar, token, "run", "--gpu", "1", "-e", "ASKED=yes", "--", "sh", "-c", "pwd; echo $ASKED$MY_SECRET; exit 3"
+        tcp_gateway,
+        token,
+        "run",
+        "--gpu",
+        "1",
+        "-e",
+        "ASKED=yes",
+        "--",
+        "sh",
+        "-c",
+        "pwd; echo $ASKED$MY_SECRET; exit 3",
     )
     assert (result.stdout, result.returncode) == ("/\nyes\n", 3), result.stderr
-    refused = far(afar, token, "run", "--mount", "/etc:/x", "--", "true")
+    refused = far(tcp_gateway, token, "run", "--mount", "/etc:/x", "--", "true")
     assert "MOUNT_NOT_ALLOWED" in refused.stderr
-    data = json.loads(far(afar, token, "sandbox", "ls", "-a", "-o", "json").stdout)
+    data = json.loads(far(tcp_gateway, token, "sandbox", "ls", "-a", "-o", "json").stdout)
     assert [one["exit"]["code"] for one in data["sandboxes"]] == [3]

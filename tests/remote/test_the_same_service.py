@@ -302,7 +302,7 @@ def test_claims_are_kept_at_the_gateway(remote: RemoteWorkloads, eight_gpus: Hom
         remote.forget_claim("pair")
 
 
-def test_what_answers_and_is_no_gateway_is_told(served: Served) -> None:
+def test_what_answers_and_is_no_gateway_is_reported(served: Served) -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from threading import Thread
 

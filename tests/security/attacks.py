@@ -45,7 +45,7 @@ class Attack(msgspec.Struct, frozen=True):
     shell: str | Callable[[Host], str]
     works: dict[str, str] = {}
     alone: tuple[str, ...] = ()
-    as_user: bool = False  # made by root, it runs as somebody else
+    as_user: bool = False  # made by root, it runs as another user
 
     def script(self, host: Host) -> str:
         return self.shell if isinstance(self.shell, str) else self.shell(host)

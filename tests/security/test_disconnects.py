@@ -68,7 +68,7 @@ def targets(scene: Scene) -> list[str]:
     return found
 
 
-def test_who_hangs_up_in_any_phase_leaves_nothing(scene: Scene) -> None:
+def test_a_client_that_hangs_up_in_any_phase_leaves_nothing(scene: Scene) -> None:
     gateway = scene.gateway
     token = {"Authorization": f"Bearer {scene.red}"}
     create = {**BODY, "metadata": {"left": "alone"}}
@@ -100,7 +100,7 @@ def test_who_hangs_up_in_any_phase_leaves_nothing(scene: Scene) -> None:
     gateway.until(lambda: not running(f"sleep {MARK}"), 60)
     gateway.until(lambda: not running(f"yes {MARK}"))
     assert scene.inside("GET", "/ping").status == 200
-    # What was accepted is there although nobody has read the answer: a list finds it.
+    # What was accepted is there although its answer was never read: a list finds it.
     left = gateway.until(lambda: _left(scene))
     for item in left:
         assert gateway.ask("DELETE", f"/v1/sandboxes/{item['id']}", token=scene.red).status == 204

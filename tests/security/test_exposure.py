@@ -61,7 +61,7 @@ def test_what_is_open_after_the_start_is_what_the_documentation_says(home: Home,
     assert "http://127.0.0.1:8080" in checked
     gateway = RunningGateway(home, tmp_path)
     gateway.socket = home.state / "gateway.sock"
-    gateway.start()  # on a free port in place of 8080, which somebody may use
+    gateway.start()  # on a free port in place of 8080, which may be in use
     try:
         assert listening(gateway.process.pid) == {f"tcp:{gateway.port}:AF_INET", f"unix:{gateway.socket}"}
     finally:

@@ -116,7 +116,7 @@ class Target:
             )
 
     def dibs(self, *words: str) -> str:
-        """What it says, started from a terminal, with descriptors open that are nobody else's business."""
+        """What it says, started from a terminal, with private descriptors open."""
         root, file = os.open("/", os.O_RDONLY), os.open(self.host.file, os.O_RDONLY)
         ours, terminal = pty.openpty()
         try:

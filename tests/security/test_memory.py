@@ -13,7 +13,7 @@ import pytest
 from tests.gateway.conftest import Reply
 from tests.security.conftest import BODY, Scene
 
-MUCH = 48 << 20  # bytes of growth that nobody would notice; the attacks below need hundreds of megabytes
+MUCH = 48 << 20  # bytes of acceptable growth; the attacks below need hundreds of megabytes
 
 TOOLS = "/tmp/tools"  # inside the sandbox
 

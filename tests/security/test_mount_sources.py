@@ -110,7 +110,7 @@ def test_a_folder_and_a_link_that_change_places_all_the_time_never_show_the_secr
         except DibsError as error:
             outcomes.append(error.code)
         else:
-            # A request that is not from afar may name a link, and gets what it leads to: never what it does not name.
+            # A local request may name a link, and gets what it leads to: never what it does not name.
             source = next(line.asked for line in service.receipt(row.id).lines if line.field == "mount")
             outcomes.append(source.partition(":")[0].rpartition("/")[2] + " " + said(service, row.id))
     assert set(outcomes) - {"MOUNT_INVALID", "SANDBOX_SETUP_FAILED", "DELIVERY_MISMATCH"} <= {
@@ -118,10 +118,10 @@ def test_a_folder_and_a_link_that_change_places_all_the_time_never_show_the_secr
     }  # fmt: skip
 
 
-def test_from_afar_no_link_is_followed_after_the_check(service: Workloads, places: Places) -> None:
+def test_for_a_remote_request_no_link_is_followed_after_the_check(service: Workloads, places: Places) -> None:
     backend = service.registry.get("local")
     workload = Workload(
-        id="afar", name="afar", command=("true",), env={}, workdir="/", private=True,
+        id="remote", name="remote", command=("true",), env={}, workdir="/", private=True,
         mounts=(Mount(str(places.link), "/srv/data"),),
     )  # fmt: skip
     with pytest.raises(InvalidRequest, match="symbolic link"):

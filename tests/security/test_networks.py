@@ -115,7 +115,7 @@ def test_a_tenants_server_is_reached_by_that_tenant_alone(start: Callable[..., R
 def test_on_the_hosts_network_a_port_is_reached_only_where_it_is_listened_on(
     start: Callable[..., RunningGateway],
 ) -> None:
-    """With the administrator's word tenants share the host's network; the gateway itself still leads nobody astray."""
+    """If the administrator allows it, tenants share the host's network; the gateway itself is still no open proxy."""
     gateway = start("[gateway]\nallow_host_network = true\nloopback_open = true\n")
     red, blue = (gateway.make_token(name, "--tenant", name) for name in ("red", "blue"))
     port = free_port()

@@ -38,7 +38,7 @@ def test_no_secret_is_in_the_ledger_in_clear(scene: Scene) -> None:
 
 
 def test_no_secret_is_in_the_arguments_of_a_process(scene: Scene) -> None:
-    """Everybody on the host can read those."""
+    """All users of the host can read those."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -236,7 +236,7 @@ class Kills:
             return dict(db.execute("SELECT id, state FROM sandboxes").fetchall())
 
     def settle(self) -> list[str]:
-        """Nobody asks for anything any more: all that was accepted comes to an end, and nothing is left."""
+        """No further requests: every accepted sandbox ends, and nothing is left."""
         for pid in self.living:
             os.kill(pid, signal.SIGKILL)
         while self.living:

@@ -30,7 +30,7 @@ CARDS = 4
 HOME_SIZE = "48m"  # of the file system that holds the home, so that it can be filled
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
-# `dibs` on a machine whose clock is set while it works: nothing else changes, since nobody sets the others.
+# `dibs` on a machine whose clock is set while it works: nothing else changes.
 JUMP = """
 import runpy, sys, time
 real, jump, looks = time.time, float(sys.argv.pop(1)), iter(range(1 << 60))
@@ -144,7 +144,7 @@ class Storm:
     # --- who holds what
 
     def given_away(self) -> list[str]:
-        """Cards that `dibs gpus` calls free though a process holds their lock, whoever started it."""
+        """Cards that `dibs gpus` calls free though a process holds their lock."""
         before = {pid: self._cards(pid) for pid in self.holders()}
         with Workloads(self.home) as service:
             free = {

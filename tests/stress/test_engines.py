@@ -198,7 +198,7 @@ def test_fifty_clients_share_four_cards_while_the_engine_is_killed(kind: str) ->
 
 
 def settle(crowd: Crowd) -> None:
-    """Everybody leaves at once; then nothing is held, nothing runs, and what has ended can be removed."""
+    """All end at once; then nothing is held, nothing runs, and what has ended can be removed."""
     for child in crowd.children:
         child.kill()
     for child in crowd.children:

@@ -1,7 +1,7 @@
 """Many at once, and many kills: nothing is booked twice, nothing is lost, nothing leaks.
 
 Real processes, the real ledger, real sandboxes; only the GPUs are simulated. Each command proves on its own that it is
-alone on its device: it makes a folder named after the device, which fails if somebody else is there. With DIBS_SOAK=1
+alone on its device: it makes a folder named after the device, which fails if it exists already. With DIBS_SOAK=1
 there are two hundred processes and five hundred kills.
 """
 
@@ -67,7 +67,7 @@ def processes_of(home: Home) -> dict[int, str]:
 
 
 def overtaken(home: Home) -> int:
-    """By how many places somebody was served before his turn, at most."""
+    """The most places by which a request was served before its turn."""
     connection = sqlite3.connect(home.ledger)
     rows = connection.execute("SELECT kind, detail FROM events WHERE kind LIKE 'queue.%' ORDER BY seq").fetchall()
     connection.close()
@@ -78,7 +78,7 @@ def overtaken(home: Home) -> int:
 
 
 def settled(home: Home) -> None:
-    """After the next start of dibs: no live lease, no live sandbox, nobody in the queue, no process left."""
+    """After the next start of dibs: no live lease, no live sandbox, an empty queue, no process left."""
     deadline = time.monotonic() + 60
     while True:
         with Workloads(home) as service:
@@ -148,5 +148,5 @@ def test_kills_at_random_points_leak_nothing(tmp_path: Path) -> None:
             child.stderr.close()
     print(f"kills: {kills}")
     assert min(kills.values()) > KILLS // 25, "every kind of process must have been hit often"
-    # A killed command leaves its folder behind; nobody else may have found one of a live lease.
+    # A killed command leaves its folder behind; no other command may have found one of a live lease.
     settled(home)

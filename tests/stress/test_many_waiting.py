@@ -95,7 +95,7 @@ def test_very_many_wait_and_each_is_served_in_turn_or_told_in_time(tmp_path: Pat
     )
     assert {number: end for number, end in ends.items() if number not in served and number not in late} == {}
     assert set(late) <= {number for number in children if number % IMPATIENT == 0}, "only the impatient give up"
-    # How long it takes to leave says how busy the machine is; whoever was forgotten would be there for minutes.
+    # How long it takes to leave says how busy the machine is; a forgotten waiter would stay for minutes.
     assert max(waited["late"], default=0.0) < SHORT + 60.0
     # Eight GPUs may be free at once, each for one of the first eight; among those the quickest goes first.
     assert overtaken(home) < 8 + len(late), "first come, first served"

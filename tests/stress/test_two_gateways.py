@@ -61,7 +61,7 @@ def start(home: Home, tmp_path: Path) -> Iterator[Start]:
 
 
 def look_into(url: str) -> list[str]:
-    """What the books say. While the database is away nobody can book anything either."""
+    """What the books say. While the database is away nothing can be booked either."""
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
             twice = connection.execute(
@@ -147,7 +147,7 @@ def own_database() -> Iterator[server.Server]:
     database.remove()
 
 
-def test_a_database_that_restarts_is_told_and_then_all_goes_on(own_database: server.Server, start: Start) -> None:
+def test_a_database_that_restarts_is_reported_and_then_all_goes_on(own_database: server.Server, start: Start) -> None:
     url = own_database.new_database()
     first, second = start(url), start(url)
     size = Size(sandboxes=60, clients=12, alive=24, kills=0)

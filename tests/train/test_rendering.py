@@ -99,7 +99,7 @@ def test_torchtune_gets_the_recipe_for_what_it_has(nodes: int, command: str) -> 
         assert any(command in line for line in refused(wanted, own))
 
 
-def test_all_problems_of_a_job_are_told_at_once() -> None:
+def test_all_problems_of_a_job_are_reported_together() -> None:
     wanted = job(trainer={"numNodes": 0, "numProcPerNode": 0, "env": [{"name": "PET_NNODES", "value": "1"}]},
                  patches=[patch({}, "nope", "bad")])  # fmt: skip
     fields = [line.partition(" ")[0] for line in refused(wanted)]

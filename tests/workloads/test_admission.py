@@ -183,7 +183,7 @@ def test_a_quota_is_counted_again_when_a_queued_request_is_served(eight_gpus: Ho
                 service.remove(row.id, 0.0)
 
 
-def test_who_waits_within_a_quota_is_not_overtaken(eight_gpus: Home) -> None:
+def test_a_waiter_within_its_quota_is_not_overtaken(eight_gpus: Home) -> None:
     """What it waits for itself is not counted a second time."""
     settings = Settings(tenants={"acme": Quota(sandboxes=1)})
     with Workloads(eight_gpus, registry=Registry(eight_gpus, settings)) as service:
@@ -232,7 +232,7 @@ def test_a_tenant_learns_nothing_of_anothers_sandboxes(service: Workloads) -> No
     admit(other, parse_spec({"name": "project-x"}))
 
 
-def test_who_may_wait_is_queued_and_served_when_the_devices_are_free(service: Workloads, hands: Dispatcher) -> None:
+def test_a_queued_request_is_served_when_devices_are_free(service: Workloads, hands: Dispatcher) -> None:
     holder = service.create(parse_spec({"gpu": 8, "name": "holder"}))
     acme = tenant(service, "acme")
     queued = admit(acme, parse_spec({"gpu": 2, "wait": "1h", "command": ["sleep", "60"]}))
@@ -284,7 +284,7 @@ def test_those_who_are_admitted_together_get_what_they_would_get_one_after_the_o
     assert [lease.devices for lease in service.leases()] == [one.devices for one in accepted]
 
 
-def test_who_is_queued_among_others_is_not_overtaken_by_those_behind(service: Workloads) -> None:
+def test_a_queued_request_is_not_overtaken(service: Workloads) -> None:
     answers = admit_all(
         [
             asking(service, "acme", gpu=6),
@@ -336,7 +336,7 @@ def test_what_fails_for_one_in_the_middle_of_writing_costs_the_others_nothing(
     assert len(service.sandboxes()) == 2
 
 
-def test_while_the_ledger_is_away_nobody_is_admitted_a_second_time(
+def test_while_the_ledger_is_away_no_request_is_admitted_twice(
     service: Workloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it has heard the end of the transaction cannot be known."""

@@ -1,4 +1,4 @@
-"""kill -9 between any two lines of a creation: no leak, no double booking, no command that nobody knows of."""
+"""kill -9 between any two lines of a creation: no leak, no double booking, no unknown command."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_sandbox_that_lives_is_adopted_by_the_next_dibs(service: Workloads) ->
 
 
 def test_after_a_reboot_everything_is_free(service: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sandbox of another boot cannot be alive, whoever has its pid now."""
+    """A sandbox of another boot cannot be alive, whichever process has its pid now."""
     row = service.create(parse_spec({"gpu": 8}))
     service.stop(row.id, 0.0)
     old = service.sandbox(row.id)
@@ -144,7 +144,7 @@ def test_a_clock_that_jumps_frees_nothing_and_ends_nothing(service: Workloads, m
     assert service.sandbox(row.id).state == "running"
 
 
-def test_who_gives_up_waiting_leaves_the_queue_at_once(service: Workloads) -> None:
+def test_giving_up_leaves_the_queue_at_once(service: Workloads) -> None:
     from dibs.errors import Timeout
 
     service.create(parse_spec({"gpu": 8}))

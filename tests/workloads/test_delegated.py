@@ -139,7 +139,7 @@ def test_the_hosts_own_cards_are_not_touched_by_a_cluster(eight_gpus: Home, clus
         service.remove(row.id, 0.0)
 
 
-def test_what_the_scheduler_says_is_told_while_it_is_pending(service: Workloads, cluster: FakeCluster) -> None:
+def test_what_the_scheduler_says_is_reported_while_it_is_pending(service: Workloads, cluster: FakeCluster) -> None:
     cluster.hold("0/2 nodes are available: 2 node(s) had untolerated taint")
     with pytest.raises(Timeout) as caught:
         service.create(on_cluster(wait="0s"))
@@ -300,7 +300,7 @@ def test_what_is_moved_while_it_runs_is_booked_and_proved_where_it_is(hands: Han
     assert service.leases() == []
 
 
-def test_what_is_lost_with_its_node_is_told_and_freed(service: Workloads, cluster: FakeCluster) -> None:
+def test_what_is_lost_with_its_node_is_reported_and_freed(service: Workloads, cluster: FakeCluster) -> None:
     row = service.create(on_cluster(4))
     cluster.lose(row.id)
     reconcile(service.ledger, service.registry)
@@ -453,7 +453,7 @@ def test_what_a_silent_process_of_another_host_had_begun_is_ended(hands: Hands, 
 
 
 @pytest.mark.parametrize(("memory", "capacity"), [(None, {}), (1 << 30, {"memory": 1 << 30})])
-def test_the_memory_of_a_placed_device_is_told_where_the_cluster_says_it(
+def test_the_memory_of_a_placed_device_is_reported_where_the_cluster_says_it(
     memory: int | None, capacity: dict[str, int], service: Workloads
 ) -> None:
     scheduler = scheduler_of(service.registry.get("fake-cluster"))

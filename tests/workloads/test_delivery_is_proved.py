@@ -142,8 +142,8 @@ class Watched(Astray):
         super().delete(handle)
 
 
-def test_nothing_is_left_of_a_failed_creation_when_its_end_is_told(service: Workloads) -> None:
-    """Whoever waits for the end removes what is left: two who remove the same folder get in each other's way."""
+def test_nothing_is_left_of_a_failed_creation_when_its_end_is_reported(service: Workloads) -> None:
+    """Each waiter for the end removes the leftovers; two that remove the same folder must not fail."""
     backend = service.registry._made["local", None] = Watched(service.home)
     backend.service = service
     with pytest.raises(DeliveryMismatch):

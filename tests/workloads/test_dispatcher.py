@@ -34,7 +34,7 @@ def test_what_was_delivered_meanwhile_is_not_made_again(eight_gpus: Home) -> Non
             service.remove(order.sandbox_id, 0.0)
 
 
-def test_what_is_being_stopped_is_left_to_whoever_stops_it(eight_gpus: Home) -> None:
+def test_a_sandbox_that_is_being_stopped_is_left_to_the_process_that_stops_it(eight_gpus: Home) -> None:
     with Workloads(eight_gpus) as service:
         row = service.create(parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
         with service.ledger.writing():

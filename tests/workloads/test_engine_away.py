@@ -1,4 +1,4 @@
-"""An engine goes away while somebody waits for devices: who waits goes on waiting, within the time that it gave."""
+"""An engine stops while a request waits for devices: the request keeps waiting until its own timeout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def service(eight_gpus: Home) -> Iterator[Workloads]:
             found.remove(row.id, 0.0)
 
 
-def test_who_may_wait_is_served_when_it_is_back(service: Workloads, walk: Walk) -> None:
+def test_a_request_that_may_wait_is_served_when_it_is_back(service: Workloads, walk: Walk) -> None:
     walk.left = 2
     news: list[WaitNews] = []
     row = service.create(parse_spec({"gpu": 1, "wait": "1h", "command": ["sleep", "60"]}), on_wait=news.append)
@@ -61,14 +61,14 @@ def test_who_may_wait_is_served_when_it_is_back(service: Workloads, walk: Walk) 
     assert service.queue() == []
 
 
-def test_who_may_not_wait_is_told_at_once(service: Workloads, walk: Walk) -> None:
+def test_a_request_that_may_not_wait_is_refused_at_once(service: Workloads, walk: Walk) -> None:
     walk.left = 1
     with pytest.raises(BackendUnavailable, match=WORDS):
         service.create(parse_spec({"gpu": 1}))
     assert (service.sandboxes(), service.leases(), service.queue()) == ([], [], [])
 
 
-def test_who_has_waited_long_enough_is_told_what_for(service: Workloads, walk: Walk) -> None:
+def test_a_timeout_names_what_was_waited_for(service: Workloads, walk: Walk) -> None:
     walk.left = 1_000_000
     with pytest.raises(Timeout, match=WORDS):
         service.create(parse_spec({"gpu": 1, "wait": "50ms"}))
@@ -95,7 +95,7 @@ def test_what_a_gateway_has_queued_is_served_when_it_is_back(service: Workloads,
         hands.stop()
 
 
-def test_a_queued_one_whose_image_is_no_good_any_more_holds_up_nobody_behind_it(
+def test_a_queued_one_whose_image_became_invalid_does_not_block_the_queue(
     service: Workloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = service.create(parse_spec({"gpu": 8, "command": ["sleep", "60"]}))
@@ -118,9 +118,7 @@ def test_a_queued_one_whose_image_is_no_good_any_more_holds_up_nobody_behind_it(
     assert hands._deliver(service, *work)
 
 
-def test_who_asks_why_a_queued_one_waits_is_told_that_its_backend_is_away(
-    service: Workloads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queued_sandbox_says_that_its_backend_is_away(service: Workloads, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = service.create(parse_spec({"gpu": 8, "command": ["sleep", "60"]}))
     queued = admit(service, parse_spec({"gpu": 1, "wait": "1h"})).row
     assert holder.name in waiting_for(service, queued)["waits_for"]

@@ -86,7 +86,7 @@ def test_another_name_of_a_file_is_not_written_through(tmp_path: Path) -> None:
     assert victim.stat().st_nlink == 1
 
 
-def test_links_are_copied_as_they_are_and_those_that_lead_out_are_told(tmp_path: Path) -> None:
+def test_links_are_copied_as_they_are_and_those_that_lead_out_are_reported(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     link = tarfile.SYMTYPE

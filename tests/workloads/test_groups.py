@@ -282,8 +282,12 @@ def test_a_session_of_each_hears_its_own_member(service: Workloads) -> None:
 POINTS = [
     ("after", "ledger", "reserve", 1),
     ("after", "ledger", "reserve", 2),
+    ("before", "backend", "create", 1),
     ("after", "backend", "create", 1),
     ("after", "backend", "create", 2),
+    ("after", "backend", "observe", 1),
+    ("after", "backend", "observe", 2),
+    ("before", "ledger", "attach", 1),
     ("after", "ledger", "attach", 1),
     ("after", "ledger", "attach", 2),
     ("before", "backend", "start", 1),

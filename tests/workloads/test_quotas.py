@@ -59,7 +59,7 @@ def test_selectors_and_exact_devices_add_up() -> None:
         ),
     ],
 )
-def test_everything_that_would_be_too_much_is_told_at_once(
+def test_everything_that_would_be_too_much_is_reported_at_once(
     quota: Quota, wants: dict[str, Any], gpus: int, found: list[tuple[str, str, str, str]]
 ) -> None:
     problems = over_quota(Holding(2, 1000, 4 << 30, 1), "red", quota, parse_request(wants), gpus)

@@ -115,7 +115,7 @@ def test_values_that_may_be_secret_are_not_kept() -> None:
     assert found.expected.env == found.observed.env
 
 
-def test_a_share_of_a_device_is_told_in_amounts() -> None:
+def test_a_share_of_a_device_is_reported_in_amounts() -> None:
     found = receipt(shares={DEVICES[0].id: Share("s", {"memory": (4 << 30) * 10**9})})
     assert found.devices[0].share == {"memory": "4Gi"}
     assert found.devices[0].nodes == ("/dev/simgpu0",)

@@ -66,7 +66,7 @@ def test_a_card_stays_booked_while_one_of_its_processes_lives(
 
 
 class Counted(FakeBackend):
-    """Like an engine, with nobody to keep its sandboxes; counts what it is asked."""
+    """Like an engine, without keepers of its sandboxes; counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()

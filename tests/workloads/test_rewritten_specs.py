@@ -59,7 +59,7 @@ def test_a_node_that_is_held_is_not_given_away_under_another_name(home: Home, sp
 
 
 def test_the_index_itself_forbids_two_bookings_of_one_node(home: Home) -> None:
-    """Whoever looked before the first booking, and after the file was rewritten, does not get it either."""
+    """A process that looked before the first booking and after the rewrite does not get it either."""
     from tests.ledger.books import book, sandbox
 
     with Ledger(home) as ledger:

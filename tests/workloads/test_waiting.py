@@ -84,7 +84,7 @@ def asleep(pid: int) -> bool:
     return not any("ledger.db" in name for name in names)
 
 
-def test_whoever_waits_keeps_no_ledger_open_and_no_process_beside_it(service: Workloads, join: Join) -> None:
+def test_a_waiter_keeps_no_ledger_open_and_no_further_process(service: Workloads, join: Join) -> None:
     service.create(parse_spec({"gpu": 8, "name": "holder"}))
     first, second = join("first"), join("second")
     for waiter in (first, second):
@@ -151,7 +151,7 @@ def test_a_wake_up_that_was_lost_is_made_up_for(
     assert second.end() == (0, "")
 
 
-def test_whoever_was_killed_at_the_head_of_the_queue_holds_up_nobody(service: Workloads, join: Join) -> None:
+def test_a_killed_head_of_the_queue_does_not_block_it(service: Workloads, join: Join) -> None:
     service.create(parse_spec({"gpu": 8, "name": "holder"}))
     waiters = [join(f"number-{place}") for place in range(4)]
     for waiter in waiters[:3]:
@@ -244,8 +244,8 @@ def test_a_stopped_waiter_is_not_served_after_its_time(service: Workloads, join:
     assert service.queue() == []
 
 
-def test_what_the_first_cannot_use_is_given_to_whoever_can(service: Workloads, join: Join) -> None:
-    """Nobody but the first two is woken by a freed device; they call those who can have it."""
+def test_devices_that_the_first_cannot_use_go_to_one_that_can(service: Workloads, join: Join) -> None:
+    """A freed device wakes the first two tickets only; they ring those that can be served."""
     simulate(service.home, parse_world("H100:2,L4:1"))
     service.create(parse_spec({"gpu": "H100:2", "name": "stays"}))
     service.create(parse_spec({"gpu": "L4", "name": "goes"}))

@@ -178,7 +178,7 @@ class House:
         return {one.device.name: (one.state, one.note) for one in found}
 
     def free(self) -> bool:
-        """Nobody holds anything, and no container of ours is left."""
+        """No lease and no container of ours is left."""
         return not self.service.leases() and not any(name.startswith("dibs-") for name in self.names())
 
     # --- the end
@@ -209,7 +209,7 @@ class House:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-        assert left == [], "these are still being created, and nobody creates them"
+        assert left == [], "these are still being created, by no living process"
 
 
 def conversation(session: Session) -> tuple[str, Exit]:

@@ -1,4 +1,4 @@
-"""kill -9 between any two lines of a creation on an engine: no container, no lease, no command that nobody knows of."""
+"""kill -9 between any two lines of a creation on an engine: no container, no lease and no unknown command remains."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidReq
 # --- limits that hold
 
 
-def test_who_takes_more_memory_than_asked_for_is_killed(house: House) -> None:
+def test_a_process_over_its_memory_limit_is_killed(house: House) -> None:
     greedy = "x=0123456789abcdef; while true; do x=$x$x; done"
     _, result = house.run("sh", "-c", greedy, memory="16Mi", gpu=1)
     assert (result.code, result.reason) in ((137, "out-of-memory"), (137, "signalled"), (137, "exited"))
     assert not house.service.leases()
 
 
-def test_who_starts_more_processes_than_asked_for_is_refused_by_the_kernel(house: House) -> None:
+def test_more_processes_than_the_limit_are_refused_by_the_kernel(house: House) -> None:
     many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 100 & done; echo all"
     said, result = house.run("sh", "-c", many, pids=8)
     assert "all" not in said.split()
@@ -152,7 +152,7 @@ def test_a_root_is_no_image_and_is_refused(house: House) -> None:
 
 
 @pytest.mark.parametrize("command", ["no-such-command", "/etc/passwd"])
-def test_a_command_that_cannot_be_executed_is_told_before_anything_counts_as_running(
+def test_a_command_that_cannot_be_executed_is_reported_before_anything_counts_as_running(
     house: House, command: str
 ) -> None:
     with pytest.raises(CommandFailed):
@@ -163,7 +163,7 @@ def test_a_command_that_cannot_be_executed_is_told_before_anything_counts_as_run
 # --- images
 
 
-def test_a_missing_image_is_told_in_bounded_time_without_a_registry(house: House) -> None:
+def test_a_missing_image_is_reported_in_bounded_time_without_a_registry(house: House) -> None:
     began = time.monotonic()
     with pytest.raises(DibsError) as caught:
         house.create(image="registry.invalid/no/such:1", gpu=1)

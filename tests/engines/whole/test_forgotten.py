@@ -151,7 +151,7 @@ def test_an_engine_that_was_only_restarted_finds_its_containers_again(house: Hou
         assert name_of(pid) is None
 
 
-# --- whoever started it was killed before the first process was recorded
+# --- its starter was killed before the first process was recorded
 
 
 def lose_the_record(house: House, row: Sandbox) -> None:

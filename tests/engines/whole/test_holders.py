@@ -1,4 +1,4 @@
-"""A running container holds its devices, whoever started and labelled it: ours are those whose id is in the ledger."""
+"""A running container holds its devices, whatever its labels say: ours are those whose id is in the ledger."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start(house: House, name: str) -> None:
 
 
 def is_not_given_away(house: House, name: str) -> None:
-    """gpu-0 is a container's, by its name, and nobody gets it."""
+    """gpu-0 is a container's, by its name, and is not given away."""
     found = taken(house)
     assert list(found) == ["gpu-0"]
     assert name in found["gpu-0"]
@@ -237,7 +237,7 @@ def test_simulated_cards_of_two_homes_do_not_meet(house: House, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("backend", ["engine", "local"])
-def test_a_container_that_takes_a_card_between_the_plan_and_the_start_is_told(
+def test_a_container_that_takes_a_card_between_the_plan_and_the_start_is_reported(
     house: House, backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A person starts it by hand, when the card is booked and before the command runs."""

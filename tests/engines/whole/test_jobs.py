@@ -12,7 +12,7 @@ from dibs.workloads.jobs.model import Options
 from dibs.workloads.jobs.service import Jobs
 
 
-def test_who_follows_the_logs_is_told_that_the_engine_went_away(house: House) -> None:
+def test_following_logs_reports_that_the_engine_went_away(house: House) -> None:
     trainer = {"image": REFERENCE}
     what = objects(["sh", "-c", "echo here; sleep 1000"], nodes=2, trainer=trainer)
     job = Jobs(house.service).submit(what, Options(backend=house.kind))

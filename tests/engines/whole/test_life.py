@@ -37,7 +37,7 @@ def test_a_command_that_is_not_there_has_the_shells_exit_code(house: House) -> N
     assert house.free()
 
 
-def test_what_is_typed_arrives_and_the_end_of_it_too(house: House, tmp_path: Path) -> None:
+def test_input_arrives_and_so_does_its_end(house: House, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     with (tmp_path / "in").open() as typed:
         done = house.dibs(*run(house, "-q", "--", "cat"), stdin=typed)
@@ -168,7 +168,7 @@ def test_a_runtime_that_died_before_the_command_gets_one_more_try(
 
 
 @pytest.mark.parametrize("how", ["killed", "removed"])
-def test_a_container_that_somebody_ends_by_hand_frees_its_cards(house: House, how: str) -> None:
+def test_a_container_that_is_ended_by_hand_frees_its_cards(house: House, how: str) -> None:
     row = house.create(gpu=4)
     with pytest.raises(Busy):
         house.create(gpu=1)
@@ -256,7 +256,7 @@ def test_a_sandbox_can_be_stopped_while_its_engine_is_away(house: House) -> None
     service = house.again()
     assert service.stop(row.id, 0.0).state == "exited"
     assert zombie(pid), "its process is gone"
-    assert service.stop(ended.id, 0.0).state == "failed", "nobody knows how it ended"
+    assert service.stop(ended.id, 0.0).state == "failed", "its exit is unknown"
     assert service.leases() == []
     with pytest.raises(BackendUnavailable):
         service.remove(row.id, 0.0)  # the container itself has to wait for its engine

@@ -43,7 +43,7 @@ def requests(kind: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ["by name", "as a node"])
-def test_a_card_in_a_container_of_somebody_else_is_shown_and_not_given_away(house: House, way: str) -> None:
+def test_a_card_in_a_foreign_container_is_shown_and_not_allocated(house: House, way: str) -> None:
     name = house.foreign("somebody", **requests(house.kind)[way])
     assert list(taken(house)) == ["gpu-1"]
     assert "somebody" in taken(house)["gpu-1"]
@@ -58,7 +58,7 @@ def test_a_card_in_a_container_of_somebody_else_is_shown_and_not_given_away(hous
     assert house.nodes(house.create(device="gpu-1")) == ["simgpu1 c 1:3"]
 
 
-def test_who_waits_for_a_card_of_somebody_else_gets_it_when_that_one_has_gone(house: House) -> None:
+def test_a_waiter_gets_a_card_when_the_foreign_container_has_gone(house: House) -> None:
     import threading
 
     name = house.foreign("somebody", **requests(house.kind)["by name"])
@@ -69,7 +69,7 @@ def test_who_waits_for_a_card_of_somebody_else_gets_it_when_that_one_has_gone(ho
     assert len(house.nodes(row)) == 4
 
 
-def test_a_card_of_somebody_else_can_be_shared_by_who_insists(house: House) -> None:
+def test_a_card_in_use_outside_can_be_shared_on_request(house: House) -> None:
     house.foreign("somebody", **requests(house.kind)["by name"])
     row = house.create(device="gpu-1", allow_busy=True)
     assert any("somebody" in note for note in house.service.receipt(row.id).notes)
@@ -83,7 +83,7 @@ def test_an_ended_container_holds_nothing(house: House) -> None:
     assert taken(house) == {}
 
 
-def test_an_engine_that_does_not_answer_is_told_with_the_cards(house: House) -> None:
+def test_an_engine_that_does_not_answer_is_reported_with_the_cards(house: House) -> None:
     house.engine.kill()
     inventory, states = house.again().devices()
     assert [one.source for one in inventory.errors] == [house.kind]
@@ -135,7 +135,7 @@ def test_a_card_in_a_container_is_not_given_away_while_its_engine_is_lost(lost: 
     lost.service.remove(row.id, 0.0)
 
 
-def test_our_own_containers_are_not_taken_for_somebody_elses_while_their_engine_is_lost(house: House) -> None:
+def test_our_own_containers_do_not_count_as_foreign_while_their_engine_is_lost(house: House) -> None:
     house.create(gpu=2)
     house.engine.kill()
     house.again()
@@ -144,7 +144,7 @@ def test_our_own_containers_are_not_taken_for_somebody_elses_while_their_engine_
     house.engine.start()
 
 
-def test_no_engine_is_asked_while_everybody_waits_for_the_ledger(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_engine_is_called_under_the_lock_of_the_ledger(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     database = house.service.ledger._db
     assert isinstance(database, SqliteDatabase)
     real = client.Client.answer
@@ -171,7 +171,7 @@ def test_no_engine_is_asked_while_everybody_waits_for_the_ledger(house: House, m
     assert meanwhile == []
 
 
-def test_who_has_waited_for_a_silent_engine_once_does_not_wait_again_at_once(
+def test_after_waiting_for_a_silent_engine_the_next_call_does_not_wait_again(
     house: House, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert taken(house) == {}

@@ -25,7 +25,7 @@ auth: {{htpasswd: {{realm: team, path: {folder}/users}}}}
 
 @pytest.fixture
 def registry(house: House) -> Iterator[House]:
-    """The image is there, and not in the engine; nobody is logged in."""
+    """The image is there, and not in the engine; there is no login."""
     engine = house.engine
     if not (engine.root / "usr/bin/docker-registry").exists():
         pytest.skip("the engine's root has no registry (the package docker-registry)")

@@ -74,7 +74,7 @@ def test_a_foreground_run_that_ends_is_recorded_as_such(house: House) -> None:
         finally:
             session.close()
         until(lambda: ttl.keeper_of(folder(row)) is None, why="its keeper goes with it")  # noqa: B023
-        assert ttl.ending(folder(row)) is None, "nobody asked for its end"
+        assert ttl.ending(folder(row)) is None, "no TTL was set"
         end = house.service.settle(row.id).exit
         assert end is not None
         assert (end.reason, end.code) == ("exited", code)

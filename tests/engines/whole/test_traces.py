@@ -98,8 +98,8 @@ def asked(prepare: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_who_is_not_root_is_told_that_engines_need_root() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its uid")
+def test_without_root_the_reason_says_that_engines_need_it() -> None:
     ordinary = "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)"
     assert asked(ordinary) == "real engines need root"
 

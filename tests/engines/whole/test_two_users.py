@@ -52,7 +52,7 @@ def member(house: House) -> Iterator[Member]:
 
 
 @pytest.mark.parametrize("command", [("true",), ("sleep", "1000")])
-def test_who_may_not_look_into_containers_is_refused_before_one_is_made(
+def test_a_user_who_cannot_inspect_containers_is_refused_before_one_is_created(
     house: House, member: Member, command: tuple[str, ...]
 ) -> None:
     """Also a command so short that its end would come before the look."""
@@ -76,7 +76,7 @@ def test_a_card_of_one_user_is_not_free_for_the_other_and_neither_reaches_the_ot
     row = house.create(device="vendor.example/gpu=0", command=["sleep", "1000"])
     status, said = member.dibs("gpus")
     assert status == 0, said
-    assert f"dibs-{row.id}" in said, "the card is in a container, whoever made it"
+    assert f"dibs-{row.id}" in said, "the card is in a container of another user"
     status, said = member.dibs("sandbox", "stop", row.id)
     assert (status, "NOT_FOUND" in said) == (89, True), said
     status, said = member.dibs("run", "--backend", "local", "--device", "vendor.example/gpu=0", "--", "true")

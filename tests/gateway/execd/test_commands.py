@@ -194,7 +194,7 @@ def test_what_is_not_served_says_so_in_execds_own_form(box: Box) -> None:
     assert (reply.status, set(reply.data)) == (501, {"code", "message"})
 
 
-def test_a_paused_an_ended_and_an_unknown_sandbox_are_told_apart(box: Box) -> None:
+def test_a_paused_an_ended_and_an_unknown_sandbox_are_distinguished(box: Box) -> None:
     assert box.ask("GET", "/ping").status == 200
     assert box.gateway.ask("POST", f"/api/v1/sandboxes/{box.id}/pause").status < 300
     assert box.ask("POST", "/command", {"command": "true"}).status == 409

@@ -38,7 +38,7 @@ def test_a_carriage_return_ends_a_line_and_before_a_line_feed_it_is_a_part_of_th
     assert texts(b"a\r\r\nb\r\n\r\n") == ["a", "\n", "b", "\n"]
 
 
-def test_a_progress_bar_is_told_while_it_moves() -> None:
+def test_a_progress_bar_is_reported_while_it_moves() -> None:
     lines = events.Lines("stdout")
     assert [one["text"] for one in told(lines.feed(b"10%\r"))] == ["10%"]
 

@@ -108,7 +108,7 @@ def test_another_process_with_the_same_number_is_left_alone(inside: Inside) -> N
     asyncio.run(main())
 
 
-def test_output_that_nobody_reads_holds_the_command_back(inside: Inside) -> None:
+def test_unread_output_blocks_the_command(inside: Inside) -> None:
     async def main() -> None:
         started = await inside.start(scripts.COMMAND, "shell", "yes | head -c 30000000; echo; echo end >&2")
         seen = sum(len(piece.data) for piece in started.early if isinstance(piece, Output) and piece.stream == "stdout")

@@ -109,7 +109,7 @@ def test_output_comes_as_it_is_said_and_the_exit_last_and_again(wire: Wire) -> N
     asyncio.run(main())
 
 
-def test_whoever_waits_is_told_that_it_was_closed() -> None:
+def test_waiters_learn_that_it_was_closed() -> None:
     async def main() -> None:
         wire = Wire()
         session = AsyncSession(wire)
@@ -150,7 +150,7 @@ def test_a_process_that_does_not_read_holds_its_sender_back_but_not_the_loop(kin
     asyncio.run(main())
 
 
-def test_while_nobody_asks_nothing_is_read() -> None:
+def test_without_a_subscriber_nothing_is_read() -> None:
     async def main() -> None:
         wire = Wire()
         async with AsyncSession(wire) as session:

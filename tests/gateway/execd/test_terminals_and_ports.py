@@ -227,7 +227,7 @@ def test_a_websocket_passes_to_a_port(box: Box) -> None:
         assert socket.recv(20) == b"\x00bytes"
 
 
-def test_a_port_where_nobody_listens_is_not_found(box: Box) -> None:
+def test_a_port_without_a_listener_is_not_found(box: Box) -> None:
     reply = box.gateway.ask("GET", box.path(1, "/"))
     assert reply.status in (404, 502)
     assert set(reply.data) == {"code", "message"}

@@ -3,6 +3,7 @@ plane where the tests say what a kubelet would. That of a plain Pod is in `test_
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def rendered_pod(rendered: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("form", ["claim", "extended resource"])
+@pytest.mark.parametrize("form", ["claim", "extended resource"] if os.environ.get("DIBS_SOAK") else ["claim"])
 def test_a_count_is_delivered_as_every_kind_of_workload(
     on_nodes: Kind, form: str, driver: NodeProcess, place: Place, service: Workloads
 ) -> None:

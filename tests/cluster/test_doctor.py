@@ -124,7 +124,17 @@ def test_missing_rights_are_found_with_the_role_to_add(world: World) -> None:
     world.node()
     answer = found(world, "stranger")
     assert answer["cluster-access"].verdict == "fail"
+    assert "kubectl create clusterrole dibs-read --verb=get,list,watch --resource=" in answer["cluster-access"].fix
     assert "resourceslices.resource.k8s.io" in answer["cluster-access"].fix
+    assert answer["cluster-access"].fix.endswith("--user=stranger")
+
+
+def test_what_may_not_be_read_is_never_called_in_order(world: World) -> None:
+    world.node(nvidia_com__gpu="2")
+    answer = found(world, "stranger")
+    skipped = {"nodes", "kubelets", "devices", "twice", "drivers", "pools", "classes", "taints", "plugin-mode"}
+    assert {name: answer[f"cluster-{name}"].verdict for name in skipped} == dict.fromkeys(skipped, "skip")
+    assert "nodes and resourceslices may not be read" in answer["cluster-twice"].title
 
 
 def test_the_command_prints_it_and_fails_where_a_check_failed(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.world import DRIVER, World, device, model_is, request
 
+from dibs.errors import NotFound
 from dibs.kube import client as kube
 from dibs.kube.pending import explain_claim, explain_pod
 from dibs.kube.verdicts import Waiting
@@ -184,6 +185,13 @@ def test_a_claim_in_use_names_its_devices(two_gpus: World) -> None:
     assert answer.state == "allocated"
     assert "fake-1/gpu-1" in answer.reasons[0].text
     assert "user" in answer.reasons[0].text
+
+
+def test_a_claim_that_is_not_there_is_not_found_with_those_that_were_made_of_its_name(two_gpus: World) -> None:
+    two_gpus.claim("mine-gpu-x7k2p", request())
+    with pytest.raises(NotFound) as refused:
+        explain_claim(two_gpus.cluster, "default", "mine-gpu")
+    assert refused.value.problems[0].remedy == "did you mean mine-gpu-x7k2p?"
 
 
 def test_a_pending_claim_is_explained_like_its_pod(two_gpus: World) -> None:

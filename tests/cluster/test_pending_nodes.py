@@ -259,6 +259,8 @@ def test_what_may_not_be_read_is_named_with_the_role_to_add_and_never_taken_for_
         assert said in [one.message for one in answer.words]
         named = {one.reason for one in answer.unreadable}
         assert "viewer may not list nodes in the whole cluster" in named
-        assert any("--resource=nodes" in one.remedy for one in answer.unreadable)
+        (remedy,) = {one.remedy for one in answer.unreadable}  # one role for all of it
+        assert "clusterrole dibs-read --verb=get,list,watch --resource=nodes,resourceslices.resource.k8s.io," in remedy
+        assert remedy.endswith("--clusterrole=dibs-read --user=viewer")
     finally:
         forget(viewer)

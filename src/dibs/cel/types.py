@@ -220,6 +220,8 @@ def more_general(one: Type, other: Type) -> Type:
     if is_dynamic(other):
         return other
     if one.kind == other.kind and len(one.params) == len(other.params) and one.params:
-        params = tuple(more_general(*pair) for pair in zip(one.params, other.params, strict=True))
+        pairs = zip(one.params, other.params, strict=True)
+        # Inside another type, null stays where it came first.
+        params = tuple(mine if mine.kind == "null_type" else more_general(mine, their) for mine, their in pairs)
         return Type(one.kind, params, name=one.name, python=one.python)
     return other if one.kind == "param" else one

@@ -166,7 +166,9 @@ def cluster_lines(inventory: ClusterInventory, *, wide: bool) -> list[str]:
         )
         lines += ["", f"device classes: {said}"]
     for one in inventory.unreadable:
-        lines += fold(f"{one.what} could not be read: {one.problem.reason}; {one.problem.remedy}", "")
+        lines += fold(f"{one.what} could not be read: {one.problem.reason}", "")
+    for remedy in dict.fromkeys(one.problem.remedy for one in inventory.unreadable):
+        lines += fold(f"→ {remedy}", "  ")
     return [*lines, *inventory.notes]
 
 

@@ -81,7 +81,8 @@ def waiting_lines(answer: Waiting) -> list[str]:
         lines.append(f"not judged by dibs: {', '.join(answer.not_judged)}")
     for problem in answer.unreadable:
         lines += _folded(f"could not be read: {problem.reason}", "", "red")
-        lines += _folded(f"→ {problem.remedy}", "  ", "")
+    for remedy in dict.fromkeys(problem.remedy for problem in answer.unreadable):
+        lines += _folded(f"→ {remedy}", "  ", "")
     lines += [paint(note, "dim") for note in answer.notes]
     return lines
 

@@ -5,7 +5,7 @@ The command line calls `examine_cluster`. It reads, and asks what it may read; i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dibs.claims.features import Features
 from dibs.claims.selectors import View
@@ -14,9 +14,21 @@ from dibs.claims.wanted import compiled
 from dibs.doctor import cluster_drivers
 from dibs.doctor.finding import Finding
 from dibs.kube import errors
-from dibs.kube.client import CLAIMS, CLASSES, EVENTS, NODES, OLDEST_DRA, POD_GROUPS, PODS, SLICES, TAINT_RULES, Cluster
+from dibs.kube.client import (
+    CLAIMS,
+    CLASSES,
+    EVENTS,
+    NODES,
+    OLDEST_DRA,
+    POD_GROUPS,
+    PODS,
+    SLICES,
+    TAINT_RULES,
+    Cluster,
+    Resource,
+)
 from dibs.kube.demand import is_extended
-from dibs.kube.errors import role_to_add
+from dibs.kube.errors import role_to_read
 from dibs.kube.inventory import ClusterInventory, read_inventory
 
 # A vendor's domain: its extended resources end in it, and so does the name of its DRA driver.
@@ -28,12 +40,31 @@ def examine_cluster(cluster: Cluster) -> list[Finding]:
     """All findings, in the order in which one would fix them."""
     inventory = read_inventory(cluster)
     found = [_version(inventory), _access(cluster, inventory), cluster_drivers.rights(cluster, inventory)]
-    found += [*_nodes(inventory), *cluster_drivers.kubelets(inventory)]
+    found += _seen(inventory, "cluster-nodes", _nodes, NODES)
+    found += _seen(inventory, "cluster-kubelets", cluster_drivers.kubelets, NODES)
     found += [_offered(inventory), cluster_drivers.plugin_mode(cluster)]
     if inventory.version.has_dra:
-        found += [_twice(inventory), cluster_drivers.same_hardware(inventory), _pools(inventory), _classes(inventory)]
-        found += [_taints(inventory), cluster_drivers.features(inventory), _gangs(cluster)]
+        found += _seen(inventory, "cluster-twice", _twice, NODES, SLICES)
+        found += _seen(inventory, "cluster-drivers", cluster_drivers.same_hardware, SLICES)
+        found += _seen(inventory, "cluster-pools", _pools, SLICES)
+        found += _seen(inventory, "cluster-classes", _classes, CLASSES, SLICES)
+        found += _seen(inventory, "cluster-taints", _taints, SLICES, TAINT_RULES)
+        found += [cluster_drivers.features(inventory), _gangs(cluster)]
     return found
+
+
+def _seen(
+    inventory: ClusterInventory,
+    name: str,
+    check: Callable[[ClusterInventory], Finding | Iterator[Finding]],
+    *needed: Resource,
+) -> list[Finding]:
+    """A check, skipped where what it looks at may not be read: what is not seen is not in order."""
+    hidden = [one.plural for one in needed if not inventory.read(one.plural)]
+    if hidden:
+        return [Finding(name, "skip", f"{' and '.join(hidden)} may not be read")]
+    found = check(inventory)
+    return [found] if isinstance(found, Finding) else list(found)
 
 
 def _version(inventory: ClusterInventory) -> Finding:
@@ -53,14 +84,12 @@ def _access(cluster: Cluster, inventory: ClusterInventory) -> Finding:
     if not denied:
         return Finding("cluster-access", "ok", "everything that dibs looks at may be read")
     names = ", ".join(one.plural for one in denied)
-    listed = ",".join(f"{one.plural}.{one.group}" if one.group else one.plural for one in denied)
-    fix = role_to_add("USER", "list", listed, "", "").removeprefix("grant it: ")
+    listed = [f"{one.plural}.{one.group}" if one.group else one.plural for one in denied]
+    fix = role_to_read(cluster.user() or "USER", listed).removeprefix("grant it: ")
     return Finding("cluster-access", "fail", f"may not list {names}", "what cannot be read cannot be explained", fix)
 
 
 def _nodes(inventory: ClusterInventory) -> Iterator[Finding]:
-    if not inventory.read(NODES.plural):
-        return
     if not inventory.nodes:
         yield Finding("cluster-nodes", "fail", "the cluster has no nodes", "nothing can run", "add a node")
         return
@@ -76,10 +105,11 @@ def _offered(inventory: ClusterInventory) -> Finding:
     names = sorted({name for node in inventory.nodes for name in _resources(node.status.allocatable)})
     drivers = sorted({one.spec.driver for one in inventory.slices})
     said = [*(f"extended resource {name}" for name in names), *(f"DRA driver {name}" for name in drivers)]
+    hidden = [one.plural for one in (NODES, SLICES) if not inventory.read(one.plural)]
+    if hidden:
+        return Finding("cluster-devices", "skip", "; ".join([*said, f"{' and '.join(hidden)} may not be read"]))
     if said:
         return Finding("cluster-devices", "ok", ", ".join(said))
-    if not inventory.read(NODES.plural) or not inventory.read(SLICES.plural):
-        return Finding("cluster-devices", "skip", "nodes or ResourceSlices may not be read")
     return Finding(
         "cluster-devices",
         "fail",
@@ -87,6 +117,11 @@ def _offered(inventory: ClusterInventory) -> Finding:
         "neither a device plugin (allocatable) nor a DRA driver (ResourceSlices) has registered any",
         "install the vendor's device plugin or DRA driver, and see its pods' logs",
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def _resources(allocatable: dict[str, str]) -> list[str]:
@@ -125,7 +160,7 @@ def _pools(inventory: ClusterInventory) -> Finding:
             newest[key] = (generation, pool.resource_slice_count, there + 1)
     short = [f"{driver}/{pool}" for (driver, pool), (_, wanted, there) in newest.items() if there != wanted]
     if not short:
-        return Finding("cluster-pools", "ok", f"{len(newest)} pools of devices, all complete")
+        return Finding("cluster-pools", "ok", f"{_counted(len(newest), 'pool')} of devices, all complete")
     return Finding(
         "cluster-pools",
         "fail",
@@ -137,8 +172,6 @@ def _pools(inventory: ClusterInventory) -> Finding:
 
 def _classes(inventory: ClusterInventory) -> Finding:
     """Drivers whose devices no DeviceClass selects cannot be asked for."""
-    if not inventory.read(CLASSES.plural):
-        return Finding("cluster-classes", "skip", "device classes may not be read")
     features = Features.default()
     selectors = [compiled(one.spec.selectors, features) for one in inventory.classes]
     lost = set()
@@ -148,7 +181,7 @@ def _classes(inventory: ClusterInventory) -> Finding:
         if views and not any(all(view.answer(e) is True for e in wanted) for wanted in selectors for view in views):
             lost.add(driver)
     if not lost:
-        return Finding("cluster-classes", "ok", f"{len(inventory.classes)} device classes")
+        return Finding("cluster-classes", "ok", _counted(len(inventory.classes), "device class"))
     return Finding(
         "cluster-classes",
         "fail",

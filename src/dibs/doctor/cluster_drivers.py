@@ -153,7 +153,7 @@ def rights(cluster: Cluster, inventory: ClusterInventory) -> Finding:
         return Finding("cluster-rights", "ok", f"sandboxes can be run in namespace {namespace}")
     names = ", ".join(f"{verb} {one.plural}" for verb, one in denied)
     verb, one = denied[0]
-    fix = role_to_add("USER", verb, one.plural, one.group, namespace).removeprefix("grant it: ")
+    fix = role_to_add(cluster.user() or "USER", verb, one.plural, one.group, namespace).removeprefix("grant it: ")
     why = f"sandboxes cannot be run in namespace {namespace}; looking and explaining work"
     return Finding("cluster-rights", "warn", f"may not {names}", why, f"use the chart's role; or, one by one: {fix}")
 

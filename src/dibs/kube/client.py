@@ -66,6 +66,7 @@ TEMPLATES = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceCl
 POD_GROUPS = Resource("scheduling.k8s.io/v1beta1", "podgroups", "PodGroup")
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 REVIEWS = Resource("authorization.k8s.io/v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
+SELVES = Resource("authentication.k8s.io/v1", "selfsubjectreviews", "SelfSubjectReview", False)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -208,6 +209,15 @@ class Cluster:
         review = {"apiVersion": REVIEWS.api, "kind": REVIEWS.kind, "spec": {"resourceAttributes": attributes}}
         answer = self._write("POST", REVIEWS.path(), review, "ask what is allowed")
         return bool(answer.get("status", {}).get("allowed"))
+
+    def user(self) -> str:
+        """As whom the API server knows this user; empty where it does not tell."""
+        body = {"apiVersion": SELVES.api, "kind": SELVES.kind}
+        try:
+            found = self._write("POST", SELVES.path(), body, "ask who this is")
+        except (errors.Missing, errors.Forbidden):
+            return ""
+        return str(found.get("status", {}).get("userInfo", {}).get("username", ""))
 
     # -- writing
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, QuotaExceeded
@@ -40,6 +40,8 @@ class Unauthorized(BackendUnavailable):
 class Forbidden(BackendUnavailable):
     default_code = "CLUSTER_FORBIDDEN"
     retryable: ClassVar[bool] = False
+    user = ""  # who may not; empty where the API server does not say it
+    resource = ""  # as roles name it: pods, resourceslices.resource.k8s.io
 
 
 class Rejected(InvalidRequest):
@@ -160,7 +162,7 @@ def _forbidden(message: str, causes: Any, cluster: str, subject: str) -> DibsErr
     if (cannot := _CANNOT.search(message)) is None:
         # Admission plugins answer 403 too: an unknown RuntimeClass, pod security, a priority class that is not allowed.
         return Rejected(message, field=subject, value=cluster, code="ADMISSION_DENIED")
-    return Forbidden(
+    found = Forbidden(
         f"{cannot['user']} may not {cannot['verb']} {cannot['resource']}"
         + (f" in namespace {cannot['namespace']}" if cannot["namespace"] else " in the whole cluster"),
         field=subject,
@@ -169,20 +171,34 @@ def _forbidden(message: str, causes: Any, cluster: str, subject: str) -> DibsErr
             cannot["user"], cannot["verb"], cannot["resource"], cannot["group"], cannot["namespace"] or ""
         ),
     )
+    found.user, found.resource = cannot["user"], _of_role(cannot["resource"], cannot["group"])
+    return found
 
 
 def role_to_add(user: str, verb: str, resource: str, group: str, namespace: str) -> str:
     """The commands that grant a verb; what reads also lists and watches."""
     verbs = "get,list,watch" if verb in ("get", "list", "watch") else verb
-    what = f"{resource}.{group}" if group else resource
     name = f"dibs-{verb}-{resource.replace('/', '-')}"
+    return f"grant it: {_granting(name, user, verbs, _of_role(resource, group), namespace)}"
+
+
+def role_to_read(user: str, resources: Sequence[str]) -> str:
+    """The commands that let a user read all of these in the whole cluster. Resources as roles name them."""
+    return f"grant it: {_granting('dibs-read', user, 'get,list,watch', ','.join(resources), '')}"
+
+
+def _of_role(resource: str, group: str) -> str:
+    return f"{resource}.{group}" if group else resource
+
+
+def _granting(name: str, user: str, verbs: str, resources: str, namespace: str) -> str:
     if user.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={user.removeprefix('system:serviceaccount:')}"
     else:
         subject = f"--user={user}"
     kind, where = ("role", f" -n {namespace}") if namespace else ("clusterrole", "")
     return (
-        f"grant it: kubectl create {kind} {name} --verb={verbs} --resource={what}{where} && "
+        f"kubectl create {kind} {name} --verb={verbs} --resource={resources}{where} && "
         f"kubectl create {kind}binding {name} --{kind}={name} {subject}{where}"
     )
 

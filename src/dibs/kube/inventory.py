@@ -79,6 +79,7 @@ def read_inventory(cluster: Cluster, *, pods: bool = True) -> ClusterInventory:
     """Read it all. Fails only where the cluster cannot be asked at all; a part that is forbidden is recorded."""
     version = cluster.version()
     unreadable: list[Unreadable] = []
+    denied: list[errors.Forbidden] = []
     notes: list[str] = []
 
     def part(what: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
@@ -86,14 +87,22 @@ def read_inventory(cluster: Cluster, *, pods: bool = True) -> ClusterInventory:
             return tuple(read())
         except (errors.Forbidden, errors.Missing) as error:
             unreadable.append(Unreadable(what, error.problems[0]))
+            denied.extend([error] if isinstance(error, errors.Forbidden) else [])
             return ()
+
+    def rules() -> list[DeviceTaintRule]:
+        """They came after the rest: a cluster that does not serve them has none."""
+        try:
+            return read_parts(cluster, TAINT_RULES, DeviceTaintRule, notes)
+        except errors.Missing:
+            return []
 
     def devices(resource: Resource, kind: type[P]) -> tuple[P, ...]:
         if not version.has_dra:
             return ()
         return part(resource.plural, lambda: read_parts(cluster, resource, kind, notes))
 
-    return ClusterInventory(
+    found = ClusterInventory(
         cluster=cluster.name,
         version=version,
         nodes=part(NODES.plural, lambda: cluster.items(NODES, core.Node)),
@@ -107,25 +116,25 @@ def read_inventory(cluster: Cluster, *, pods: bool = True) -> ClusterInventory:
         slices=devices(SLICES, ResourceSlice),
         classes=devices(CLASSES, DeviceClass),
         claims=devices(CLAIMS, ResourceClaim),
-        rules=_rules(cluster, version, unreadable, notes),
-        unreadable=tuple(unreadable),
+        rules=part(TAINT_RULES.plural, rules) if version.has_dra else (),
         notes=tuple(notes),
     )
+    return msgspec.structs.replace(found, unreadable=_granted_together(unreadable, denied))
 
 
-def _rules(
-    cluster: Cluster, version: Version, unreadable: list[Unreadable], notes: list[str]
-) -> tuple[DeviceTaintRule, ...]:
-    """Taint rules came after the rest: a cluster that does not serve them has none."""
-    if not version.has_dra:
-        return ()
-    try:
-        return tuple(read_parts(cluster, TAINT_RULES, DeviceTaintRule, notes))
-    except errors.Missing:
-        return ()
-    except errors.Forbidden as error:
-        unreadable.append(Unreadable(TAINT_RULES.plural, error.problems[0]))
-        return ()
+def _granted_together(unreadable: list[Unreadable], denied: list[errors.Forbidden]) -> tuple[Unreadable, ...]:
+    """With one role for everything that this user may not read, in place of one for each."""
+    resources = [one.resource for one in denied if one.resource]
+    if len(resources) < 2:
+        return tuple(unreadable)
+    remedy = errors.role_to_read(denied[0].user, resources)
+    problems = {one.problems[0] for one in denied}
+    return tuple(
+        msgspec.structs.replace(one, problem=msgspec.structs.replace(one.problem, remedy=remedy))
+        if one.problem in problems
+        else one
+        for one in unreadable
+    )
 
 
 def read_parts(

@@ -65,7 +65,12 @@ def explain_pod(cluster: Cluster, namespace: str, name: str, inventory: ClusterI
 def explain_claim(cluster: Cluster, namespace: str, name: str) -> Waiting:
     """Why a claim is not allocated."""
     notes: list[str] = []
-    claim = read_part(cluster, CLAIMS, ResourceClaim, name, namespace, notes)
+    try:
+        claim = read_part(cluster, CLAIMS, ResourceClaim, name, namespace, notes)
+    except errors.Missing as error:
+        names = [one.metadata.name for one in cluster.items(CLAIMS, core.Pod, namespace)]
+        reason = f"there is no such claim in namespace {namespace}"
+        raise errors.Missing(reason, field="claim", value=name, remedy=_close(name, names)) from error
     answer = Waiting(
         cluster=cluster.name,
         kind="claim",
@@ -404,12 +409,11 @@ def _never_created(cluster: Cluster, namespace: str, name: str) -> Waiting:
     ]
     if not events:
         names = sorted(pod.metadata.name for pod in cluster.items(PODS, core.Pod, namespace))
-        close = difflib.get_close_matches(name, names, n=3)
         raise errors.Missing(
             f"there is no such pod in namespace {namespace}, and no controller says that it could not create it",
             field="pod",
             value=name,
-            remedy=f"did you mean {', '.join(close)}?" if close else "another namespace? -n NAMESPACE",
+            remedy=_close(name, names),
         )
     words = _said(events)
     reasons = _quota(cluster, namespace, [one.message for one in words])
@@ -431,6 +435,12 @@ def _never_created(cluster: Cluster, namespace: str, name: str) -> Waiting:
         reasons=tuple(reasons),
         words=words,
     )
+
+
+def _close(name: str, names: Sequence[str]) -> str:
+    """What may be meant: names that look alike, or that Kubernetes has made longer."""
+    close = [*(one for one in names if one.startswith(f"{name}-")), *difflib.get_close_matches(name, names, n=3)]
+    return f"did you mean {', '.join(dict.fromkeys(close))}?" if close else "another namespace? -n NAMESPACE"
 
 
 # -- a pod that has a node

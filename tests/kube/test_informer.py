@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -183,3 +185,27 @@ def test_one_that_is_deleted_and_made_anew_under_another_name_stays(follow: Call
         watched(("ADDED", pod("second", 7, "box")), ("DELETED", pod("first", 8, "box")), ("ADDED", pod("other", 9))),
     )
     comes_to(follower, box=7, other=9)
+
+
+_ENDS = """
+import atexit, sys, threading, time
+atexit.register(lambda: print([one.name for one in threading.enumerate() if one.name.startswith("dibs")]))
+from dibs.kube import client as kube
+from dibs.kube.config import ClusterConfig
+from dibs.kube.informer import Follower
+from dibs.kube.objects import Pod
+config = ClusterConfig(name="test", server=sys.argv[1], source="test")
+follower = Follower(lambda: kube.Cluster(config), kube.PODS, Pod, "team", "a=b", lambda pod: pod.metadata.name).start()
+assert follower.wait_current(60)
+"""
+
+
+def test_a_process_that_ends_takes_its_threads_down_first() -> None:
+    """A thread that is killed in the midst of TLS brings the process down with a segmentation fault."""
+    endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    server = Server([listed(5), endless, endless])
+    try:
+        done = subprocess.run([sys.executable, "-c", _ENDS, server.url], capture_output=True, text=True, check=False)
+    finally:
+        server.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

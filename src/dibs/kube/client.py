@@ -299,9 +299,10 @@ class Cluster:
             connection.close()
 
     def interrupt(self) -> None:
-        """From another thread: end the watches that this one follows."""
-        for connection in list(self._watches):
-            connection.interrupt()
+        """From another thread: end what this one waits for."""
+        for connection in (self._connection, *self._watches):
+            if connection is not None:
+                connection.interrupt()
 
     # -- streams
 

@@ -8,6 +8,7 @@ the server themselves, or say that they do not know.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from dibs.kube.objects import Meta
 
 RESYNC = 600.0  # seconds after which everything is listed anew
 _WATCH = 290  # seconds of one watch
+_CLOSING = 5.0  # seconds in which its thread ends, once it is asked to
 _PAUSES = 0.1, 10.0  # seconds before another try: at first, and in the end
 
 
@@ -51,7 +53,7 @@ class Follower(Generic[T]):
         self._names: dict[str, str] = {}  # of the objects, to their keys
         self._changed = threading.Condition()
         self._listeners: list[Callable[[str], None]] = []
-        self._over = False
+        self._over = threading.Event()
         self._cluster: Cluster | None = None
         self._current = False
         self.lists = 0  # how often everything was listed
@@ -60,6 +62,8 @@ class Follower(Generic[T]):
 
     def start(self) -> Follower[T]:
         self._thread.start()
+        # A thread that is in the midst of TLS when the interpreter goes away takes the process down with it.
+        atexit.register(self.close)
         return self
 
     @property
@@ -89,30 +93,32 @@ class Follower(Generic[T]):
             return self._changed.wait_for(lambda: self._current, timeout)
 
     def close(self) -> None:
-        self._over = True
-        if self._cluster is not None:
-            self._cluster.interrupt()
+        atexit.unregister(self.close)
+        self._over.set()
         with self._changed:
             self._current = False
             self._changed.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+        if self._thread is threading.current_thread():
+            return
+        end = time.monotonic() + _CLOSING
+        while self._thread.is_alive() and time.monotonic() < end:
+            cluster = self._cluster
+            if cluster is not None:
+                cluster.interrupt()  # again: it may have been about to ask
+            self._thread.join(0.05)
 
     # -- its thread
 
-    def _is_over(self) -> bool:
-        return self._over
-
     def _run(self) -> None:
         pause = _PAUSES[0]
-        while not self._is_over():
+        while not self._over.is_set():
             try:
                 with self._connect() as cluster:
                     self._cluster = cluster
                     since = self._list(cluster)
                     pause = _PAUSES[0]
                     until = time.monotonic() + RESYNC
-                    while not self._is_over() and time.monotonic() < until:
+                    while not self._over.is_set() and time.monotonic() < until:
                         since = self._watch(cluster, since)
             except errors.Expired:
                 continue  # its version is too old: list again at once
@@ -122,8 +128,7 @@ class Follower(Generic[T]):
                 self._lost(str(error))
             finally:
                 self._cluster = None
-            if not self._is_over():
-                time.sleep(pause)
+            if not self._over.wait(pause):
                 pause = min(pause * 2, _PAUSES[1])
 
     def _lost(self, reason: str) -> None:

@@ -21,18 +21,17 @@ import msgspec
 import pytest
 from opensandbox.config.connection_sync import ConnectionConfigSync
 from tests.cluster import images as cluster_images
-from tests.cluster import served
+from tests.cluster import served as served_cluster
 from tests.cluster import shared as clusters
 from tests.cluster.node_driver import NodeProcess
 from tests.cluster.place import Place as Namespace
-from tests.engines import images, shared
-from tests.gateway.conftest import RunningGateway, end_all
+from tests.engines import images
+from tests.gateway import served
+from tests.gateway.conftest import RunningGateway
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
 from dibs.kube import client as kube
-from dibs.ledger.store import Ledger
-from dibs.ledger.tokens import Tokens
 
 PERSISTENT_VOLUMES = kube.Resource("v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 TENANTS = """
@@ -101,9 +100,7 @@ class Place(msgspec.Struct):
             assert self.ask("DELETE", f"/v1/sandboxes/{one}").status == 204
 
     def held(self) -> int:
-        """How many leases and places in the queue there are, by the ledger itself."""
-        with Ledger(self.gateway.home) as ledger:
-            return len(ledger.leases()) + len(ledger.tickets())
+        return served.held(self.gateway.home)
 
     def state(self, sandbox_id: str) -> str:
         found: str = self.ask("GET", f"/v1/sandboxes/{sandbox_id}").data["status"]["state"]
@@ -111,10 +108,8 @@ class Place(msgspec.Struct):
 
 
 def _place(home: Home, folder: Path, backend: str, image: str, settings: str) -> Iterator[Place]:
-    gateway = RunningGateway(
-        home, folder, settings=settings + TENANTS, env={"SECRET_OF_THE_GATEWAY": "sesame", "PYTHONFAULTHANDLER": "1"}
-    ).start()
-    try:
+    env = {"SECRET_OF_THE_GATEWAY": "sesame", "PYTHONFAULTHANDLER": "1"}
+    with served.gateway(home, folder, settings=settings + TENANTS, env=env) as gateway:
         yield Place(
             gateway=gateway,
             backend=backend,
@@ -123,15 +118,6 @@ def _place(home: Home, folder: Path, backend: str, image: str, settings: str) ->
             other=gateway.make_token("bert", "--tenant", "team-b"),
             small=gateway.make_token("cleo", "--tenant", "small"),
         )
-    finally:
-        code = gateway.stop()
-        end_all(home)
-        with Ledger(home) as ledger:  # the next file may have a gateway on the same home
-            for one in Tokens(ledger).list():
-                Tokens(ledger).revoke(one.id)
-    assert code == 0, gateway.log[-4000:]
-    trouble = gateway.log.partition("Traceback")[2]
-    assert not trouble, trouble[:8000]
 
 
 @pytest.fixture(scope="session")
@@ -146,13 +132,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def _engine_place(kind: str, folder: Path) -> Iterator[Place]:
-    """For the tests of one file: the engine's home is that of all its tests, so no gateway may stay there."""
-    found = shared.engine(kind)
-    if isinstance(found, str):
-        pytest.skip(f"{kind} is not here: {found}")
-    home = Home(state=found.home, config=found.home / "config").make()
+    home, settings = served.engine(kind)
     simulate(home, parse_world("8", model="H100"))
-    settings = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
     yield from _place(home, folder, kind, images.REFERENCE, settings)
 
 
@@ -203,8 +184,10 @@ def cluster_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterP
     folder = tmp_path_factory.mktemp("opensandbox-kubernetes")
     home = Home(state=folder / "home", config=folder / "home/config").make()
     with (
-        served.namespace_with_cards(running, folder, 8) as (namespace, driver),
-        contextmanager(_place)(home, folder, "kubernetes", cluster_images.BUSYBOX, served.settings(namespace)) as place,
+        served_cluster.namespace_with_cards(running, folder, 8) as (namespace, driver),
+        contextmanager(_place)(
+            home, folder, "kubernetes", cluster_images.BUSYBOX, served_cluster.settings(namespace)
+        ) as place,
     ):
         yield ClusterPlace(namespace, driver, place)
 

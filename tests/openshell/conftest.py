@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
@@ -18,12 +17,12 @@ import pytest
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests start processes while channels are open
 
 from openshell._proto import openshell_pb2 as pb
-from tests.engines import images, shared
-from tests.gateway.conftest import RunningGateway, end_all
+from tests.engines import images
+from tests.gateway import served
+from tests.gateway.conftest import RunningGateway
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
-from dibs.ledger.store import Ledger
 from openshell import SandboxClient
 
 TENANTS = """
@@ -67,9 +66,7 @@ class Place(msgspec.Struct):
         return spec
 
     def held(self) -> int:
-        """How many leases and places in the queue there are, by the ledger itself."""
-        with Ledger(self.gateway.home) as ledger:
-            return len(ledger.leases()) + len(ledger.tickets())
+        return served.held(self.gateway.home)
 
     def clear(self) -> None:
         """Delete all sandboxes, and close the clients."""
@@ -81,25 +78,16 @@ class Place(msgspec.Struct):
             self.clients.pop().close()
 
 
-def begin(home: Home, folder: Path, backend: str, image: str, settings: str, *flags: str) -> Iterator[Place]:
-    """A place, and its end: nothing is left, and nothing went wrong in the gateway."""
+def begin(home: Home, folder: Path, backend: str, image: str, settings: str) -> Iterator[Place]:
     simulate(home, parse_world("2", model="H100"))
-    gateway = RunningGateway(home, folder, "--openshell", "127.0.0.1:0", *flags, settings=settings + TENANTS).start()
-    try:
+    with served.gateway(home, folder, "--openshell", "127.0.0.1:0", settings=settings + TENANTS) as gateway:
         yield Place(
             gateway=gateway,
             backend=backend,
             image=image,
-            # An engine's home has had other gateways, and will have more: a name is taken once.
-            token=gateway.make_token(f"anna-{uuid4().hex[:8]}", "--tenant", "team-a"),
-            other=gateway.make_token(f"bert-{uuid4().hex[:8]}", "--tenant", "team-b"),
+            token=gateway.make_token("anna", "--tenant", "team-a"),
+            other=gateway.make_token("bert", "--tenant", "team-b"),
         )
-    finally:
-        code = gateway.stop()
-        end_all(home)
-    assert code == 0, gateway.log[-4000:]
-    trouble = gateway.log.partition("Traceback")[2]
-    assert not trouble, trouble[:8000]
 
 
 @pytest.fixture(scope="session")
@@ -108,17 +96,12 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def begin_on(kind: str, folder: Path, settings: str = "") -> Iterator[Place]:
-    """A place on any backend. For the tests of one file: an engine's home is that of all its tests, so no gateway may
-    stay there."""
+    """A place on any backend."""
     if kind == "local":
         root = folder / "home"
         yield from begin(Home(state=root, config=root / "config").make(), folder, kind, "host", settings)
         return
-    found = shared.engine(kind)
-    if isinstance(found, str):
-        pytest.skip(f"{kind} is not here: {found}")
-    home = Home(state=found.home, config=found.home / "config").make()
-    engine = f'backends = ["{kind}"]\n[{kind}]\nsocket = "{found.socket}"\n'
+    home, engine = served.engine(kind)
     yield from begin(home, folder, kind, images.REFERENCE, engine + settings)
 
 

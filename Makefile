@@ -40,7 +40,7 @@ test: lint
 	@scripts/run-tests $(BIN) $(WORKERS) $(PYTEST_ARGS)
 
 # What is smaller in an ordinary run, at full size: storms, kills at every point, all verbs on a real cluster.
-SOAK := tests/stress tests/host/test_restarts.py tests/guest tests/cluster/test_node_driver.py tests/cluster/test_churn.py tests/cluster/test_kills.py tests/cluster/test_chart.py tests/cluster/test_nvidia.py tests/cluster/test_kinds.py tests/opensandbox tests/conformance tests/train/test_merge_differential.py tests/jobs/test_crash_points.py tests/cluster/test_train_differential.py
+SOAK := tests/stress tests/host/test_restarts.py tests/guest tests/cluster/test_node_driver.py tests/cluster/test_churn.py tests/cluster/test_kills.py tests/cluster/test_chart.py tests/cluster/test_nvidia.py tests/cluster/test_kinds.py tests/opensandbox tests/conformance tests/train/test_merge_differential.py tests/jobs/test_crash_points.py tests/cluster/test_train_differential.py tests/cluster/test_train_claims.py tests/kubeflow/test_cluster.py
 
 soak: $(STAMP)
 	@scripts/test-needs $(BIN)/python

@@ -6,6 +6,7 @@ of the cluster.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dibs.kube import client as kube
 from dibs.workloads.cluster_jobs import objects
 from dibs.workloads.cluster_jobs.source import RUNTIME_RESOURCES
 
+whole = pytest.mark.skipif(not os.environ.get("DIBS_SOAK"), reason="pods take seconds to start and to end: DIBS_SOAK=1")
 Json = dict[str, Any]
 Sdk = Callable[..., Any]
 
@@ -113,6 +115,7 @@ def test_a_job_lives_on_a_cluster_without_kubeflow_trainer(cluster: Place, names
         assert owned == []
 
 
+@whole
 def test_a_job_lives_on_a_cluster_with_kubeflow_trainer(
     cluster: Place, namespace: Namespace, sdk: Sdk, tmp_path: Path
 ) -> None:
@@ -141,6 +144,7 @@ def job(name: str, **more: Any) -> Json:
     }
 
 
+@whole
 def test_a_job_is_looked_at_suspended_resumed_and_removed(cluster: Place, namespace: Namespace) -> None:
     tenant = namespace.namespace
     path = f"{API}/namespaces/{tenant}/trainjobs"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dibs.backends.port import LogRecord
-from dibs.workloads.log_lines import lines, since, stamped, tail
+from dibs.workloads.log_lines import LONGEST, lines, since, stamped, tail
 
 OUT, ERR = "stdout", "stderr"
 
@@ -35,3 +37,28 @@ def test_only_what_was_written_since_then() -> None:
 
 def test_a_stamp_stands_before_each_line() -> None:
     assert [one.data for one in stamped([record(0.25, b"a\n")])] == [b"1970-01-01T00:00:00.250Z a\n"]
+
+
+def test_a_line_without_end_is_not_gathered() -> None:
+    """It would cost its reader, which may be a gateway, the memory of all of it, and its square in time."""
+    piece = b"x" * (64 << 10)
+    endless = [record(n, piece) for n in range(100)]
+    most, got = 0, 0
+    for one in lines(endless_of(endless, read := [0])):
+        most = max(most, read[0] - got)
+        got += len(one.data)
+    assert got == len(endless) * len(piece)
+    assert most <= LONGEST + len(piece)
+
+
+def endless_of(records: list[LogRecord], read: list[int]) -> Iterator[LogRecord]:
+    for one in records:
+        read[0] += len(one.data)
+        yield one
+
+
+def test_a_line_in_pieces_has_one_stamp() -> None:
+    pieces = [record(0, b"a"), record(1, b"b", ERR), record(2, b"c\n"), record(3, b"d\n")]
+    assert b"".join(one.data for one in stamped(pieces) if one.stream == OUT) == (
+        b"1970-01-01T00:00:00.000Z ac\n1970-01-01T00:00:03.000Z d\n"
+    )

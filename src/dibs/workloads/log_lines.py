@@ -12,11 +12,14 @@ from collections.abc import Iterable, Iterator
 
 from dibs.backends.port import LogRecord
 
+LONGEST = 1 << 20  # bytes of a line that are gathered; a longer one goes out in pieces
+
 
 def lines(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
     """Records cut into lines, with the time at which each began. An empty record (nothing was written) passes through.
 
-    The rest of a line that is never ended comes last.
+    The rest of a line that is never ended comes last. A workload may write without ever ending a line: what is longer
+    than `LONGEST` is not gathered, each piece has its own time.
     """
     begun: dict[str, tuple[float, bytearray]] = {}
     for record in records:
@@ -24,13 +27,15 @@ def lines(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
             yield record
             continue
         at, rest = begun.pop(record.stream, (record.at, bytearray()))
-        rest += record.data
-        *whole, last = bytes(rest).split(b"\n")
+        *whole, last = record.data.split(b"\n")
         for line in whole:
-            yield LogRecord(at, record.stream, line + b"\n")
-            at = record.at
-        if last:
-            begun[record.stream] = (at, bytearray(last))
+            yield LogRecord(at, record.stream, bytes(rest) + line + b"\n")
+            at, rest = record.at, bytearray()
+        rest += last
+        if len(rest) > LONGEST:
+            yield LogRecord(at, record.stream, bytes(rest))
+        elif rest:
+            begun[record.stream] = (at, rest)
     for stream, (at, rest) in sorted(begun.items(), key=lambda item: item[1][0]):
         yield LogRecord(at, "stdout" if stream == "stdout" else "stderr", bytes(rest))
 
@@ -57,11 +62,16 @@ def tail(records: Iterable[LogRecord], count: int, now: float) -> Iterator[LogRe
 
 
 def stamped(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
-    """Each line behind its time, in UTC, to the millisecond."""
+    """Each line behind its time, in UTC, to the millisecond. A line in pieces has one."""
+    inside: set[str] = set()  # streams whose last record did not end its line
     for record in records:
         if not record.data:
             yield record
             continue
-        whole = int(record.at)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((record.at - whole) * 1000):03d}Z "
-        yield LogRecord(record.at, record.stream, stamp.encode() + record.data)
+        if record.stream in inside:
+            yield record
+        else:
+            whole = int(record.at)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((record.at - whole) * 1000):03d}Z "
+            yield LogRecord(record.at, record.stream, stamp.encode() + record.data)
+        (inside.discard if record.data.endswith(b"\n") else inside.add)(record.stream)

@@ -164,6 +164,9 @@ def on_all_drivers() -> pb.SandboxSpec:
 @settings(max_examples=300, deadline=None)
 @given(specs())
 @example(with_gpu(0))
+@example(with_gpu(1, driver_config={"docker": {"x": 1}}))
+@example(with_gpu(1, driver_config={"lxc": {}}))
+@example(with_gpu(1, resources={"limits": {"disk": "1"}, "claims": {}}))
 @example(with_gpu(1, driver_config={"vm": {"gpu_device_ids": ["0000:01:00.0"]}}))
 def test_every_field_of_any_spec_is_delivered_refused_or_reported(spec: pb.SandboxSpec) -> None:
     try:

@@ -18,9 +18,7 @@ from dibs.request.spec import SandboxSpec, parse_spec
 # Options that are no fields of a request, by the field after which the help shows them.
 _BESIDE = {
     "gpu": Option("--gres", section=DEVICES, multiple=True, hidden=True),  # Slurm's spelling
-    "env": Option(
-        "--clean-env", section=ENVIRONMENT, flag=True, help="Start from an empty environment, not from yours."
-    ),
+    "env": Option("--clean-env", section=ENVIRONMENT, flag=True, help="Start with an empty environment."),
     "labels": Option(
         "-f", "--file", section=LIFE, kind="file", help="Read the request from YAML or JSON; options add to it."
     ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @verb(
     *REQUEST,
-    Option("-d", "--detach", section="Life", flag=True, help="Print its id and leave it running."),
+    Option("-d", "--detach", section="Life", flag=True, help="Run in the background and print the id."),
     Option(
         "--nodes", section="Groups", kind="integer", metavar="N",
         help="N equal sandboxes at once, all or none; each gets the GPUs.",
@@ -46,12 +46,12 @@ def run(
     output: str,
     **values: Any,
 ) -> int:
-    """Run COMMAND with GPUs that are its own while it runs.
+    """Run COMMAND with GPUs of its own.
 
-    The command sees exactly the GPUs that were leased for it, and no others. It runs on this host's own file system,
-    read-only but for a private layer, with the working directory writable; with --image in a container, with the
-    working directory at the same place. Its exit code is passed on; when it ends, however it ends, the GPUs are free
-    again. With -o json the command's output is part of the answer.
+    The command sees exactly the GPUs that were leased for it. It runs on this host's file system, read-only except for
+    a private layer and the working directory; with --image it runs in a container, with the working directory mounted
+    at the same path. dibs exits with the command's exit code, and the GPUs are released however it ends. With -o json
+    the output of the command is part of the answer.
 
     \b
     Examples:

@@ -289,7 +289,7 @@ def _moment(text: str) -> float:
 @click.option("--timeout", metavar="TIME", help="Give up after this time. Default: as long as it takes.")
 @output_option(wide=False)
 def wait(sandboxes: tuple[str, ...], timeout: str | None, output: str) -> int:
-    """Wait until sandboxes have ended. Prints how each ended; the exit code is that of the first that failed.
+    """Wait for sandboxes to end. Prints how each ended; the exit code is that of the first that failed.
 
     \b
     Examples:

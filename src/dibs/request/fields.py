@@ -121,8 +121,9 @@ _NAME = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 
 FIELDS: tuple[Field, ...] = (
     Field(
-        "gpu", "resource", "GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Alone: one, any. May be repeated.",
-        DEVICES, ("--gpu", "--gpus"), metavar="[REQUEST]", repeated=True, alone="1", complete="gpu_requests",
+        "gpu", "resource",
+        "GPUs: 2, H100:2, nvidia:H100,A100:80GB..:2, all. Without a value: any one. May be repeated.", DEVICES,
+        ("--gpu", "--gpus"), metavar="[REQUEST]", repeated=True, alone="1", complete="gpu_requests",
         schema=COUNT, sdk="Gpu | Sequence[Gpu]", rows=_GPUS, attribute="gpus",
         note="a count, `all`, or vendor:models:memory:count, as in nvidia:H100:80GB..:2; or a list of these",
     ),
@@ -136,24 +137,24 @@ FIELDS: tuple[Field, ...] = (
         repeated=True, schema=TEXTS, sdk="str | Sequence[str]", note="CEL expressions that each device must fulfil",
     ),
     Field(
-        "claim", "resource", "A DRA claim instead: a YAML file, or a kept one.", DEVICES, ("--claim",),
+        "claim", "resource", "A DRA claim instead: a YAML file, or a stored claim.", DEVICES, ("--claim",),
         metavar="FILE|NAME", schema=OBJECT, sdk="Mapping[str, Any]",
         note="a ResourceClaim or ResourceClaimTemplate of Kubernetes",
     ),
     Field(
-        "cpu", "resource", "Processors at most: 2, 0.5, 500m.", LIMITS, ("--cpu",), metavar="N", schema=AMOUNT,
+        "cpu", "resource", "CPU limit: 2, 0.5, 500m.", LIMITS, ("--cpu",), metavar="N", schema=AMOUNT,
         sdk="Amount", attribute="cpu_millis", limit=True, note="processors: 2, 0.5 or 500m",
     ),
     Field(
-        "memory", "resource", "Memory at most: 4Gi, 512Mi.", LIMITS, ("--memory",), metavar="SIZE", schema=AMOUNT,
+        "memory", "resource", "Memory limit: 4Gi, 512Mi.", LIMITS, ("--memory",), metavar="SIZE", schema=AMOUNT,
         sdk="Amount", attribute="memory_bytes", limit=True, note="4Gi, 512Mi or 4G",
     ),
     Field(
-        "pids", "resource", "Processes at most.", LIMITS, ("--pids",), metavar="N",
+        "pids", "resource", "Limit on the number of processes.", LIMITS, ("--pids",), metavar="N",
         schema={"type": ["string", "integer"]}, sdk="int | str", limit=True,
     ),
     Field(
-        "allow_busy", "resource", "Also take GPUs that processes outside dibs use.", DEVICES, ("--allow-busy",),
+        "allow_busy", "resource", "Also use GPUs that are in use outside dibs.", DEVICES, ("--allow-busy",),
         schema=FLAG, sdk="bool", note="also cards that processes outside of dibs use",
     ),
     Field(
@@ -163,79 +164,82 @@ FIELDS: tuple[Field, ...] = (
         note="auto, or one of those that GET /api/v1/capabilities lists",
     ),
     Field(
-        "name", "text", "A name for it; else it gets an id.", LIFE, ("--name",), shape=_NAME,
+        "name", "text", "Name of the sandbox. Default: its id.", LIFE, ("--name",), shape=_NAME,
         remedy="a name is up to 63 lower-case letters, digits and -, as in train-1",
         schema={"type": "string", "pattern": f"^({_NAME})?$"},
     ),
     Field(
-        "env", "env", "A variable; alone: with your own value.", ENVIRONMENT, ("-e", "--env"),
+        "env", "env", "Set a variable; without a value, copy your own.", ENVIRONMENT, ("-e", "--env"),
         metavar="NAME[=VALUE]", repeated=True,
     ),
-    Field("workdir", "path", "Where it runs, writable. Default: here.", PLACE, ("-w", "--workdir"), metavar="DIR"),
     Field(
-        "root", "path", "Another root file system. Default: this host's.", PLACE, ("--root",), metavar="DIR|TAR",
+        "workdir", "path", "Working directory, writable. Default: the current one.", PLACE, ("-w", "--workdir"),
+        metavar="DIR",
+    ),
+    Field(
+        "root", "path", "Root file system. Default: this host's.", PLACE, ("--root",), metavar="DIR|TAR",
         default='"host"', passed=True,
     ),
     Field(
-        "image", "image", "A container image, or an image of the configuration.", PLACE, ("--image",),
+        "image", "image", "Container image, or an image from the configuration.", PLACE, ("--image",),
         metavar="IMAGE", shape=r"[A-Za-z0-9][A-Za-z0-9._:/@-]*|/[^\0]+", passed=True,
         remedy="write it as python:3.12, registry.example/team/image:tag, or the path of a tar",
     ),
     Field(
-        "entrypoint", "words", "In place of the image's own; an empty one: none.", PLACE, ("--entrypoint",),
+        "entrypoint", "words", "Replace the image's entrypoint; empty: none.", PLACE, ("--entrypoint",),
         metavar="WORD", python="tuple[str, ...] | None", default="None", passed=True,
         remedy="write it as a list of words",
     ),
     Field(
-        "user", "text", "Run as this user of the sandbox.", PLACE, ("--user",), metavar="UID[:GID]",
+        "user", "text", "User in the sandbox.", PLACE, ("--user",), metavar="UID[:GID]",
         shape="[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?", passed=True,
         remedy="write a number, a name, or both of user and group as in 1000:1000",
     ),
     Field(
-        "shm", "bytes", "The size of /dev/shm: 1Gi.", LIMITS, ("--shm-size",), metavar="SIZE", passed=True, limit=True
+        "shm", "bytes", "Size of /dev/shm: 1Gi.", LIMITS, ("--shm-size",), metavar="SIZE", passed=True, limit=True
     ),
-    Field("read_only", "flag", "Its root cannot be written to.", PLACE, ("--read-only",), passed=True),
+    Field("read_only", "flag", "Make the root file system read-only.", PLACE, ("--read-only",), passed=True),
     Field(
-        "platform", "text", "Of the image: linux/amd64. Default: this host's.", PLACE, ("--platform",),
+        "platform", "text", "Platform of the image: linux/amd64. Default: this host's.", PLACE, ("--platform",),
         metavar="OS/ARCH", shape="[a-z0-9]{1,16}/[a-z0-9_]{1,16}(/[a-z0-9]{1,8})?", remedy="write it as linux/amd64",
         note="as in linux/amd64", passed=True,
     ),
     Field(
-        "network", "choice", "private: its own, with a way out. Default: host; at a gateway private.", PLACE,
+        "network", "choice", "private: own namespace with outbound access. Default: host; private at a gateway.", PLACE,
         ("--network",), metavar="host|none|private", choices=("host", "none", "private"),
         python='Literal["", "host", "none", "private"]', schema={"enum": ["host", "none", "private"]},
         sdk='Literal["host", "none", "private"]',
     ),
     Field(
-        "publish", "publish", "A port of the host that leads to one of a private network.", PLACE, ("-p", "--publish"),
+        "publish", "publish", "Publish a port of a private network on the host.", PLACE, ("-p", "--publish"),
         metavar="[ADDRESS:]PORT:PORT", repeated=True,
         remedy="write [ADDRESS:]PORT:PORT, the host's port first, as in 8080:80 or 0.0.0.0:8080:80",
         note="[ADDRESS:]PORT:PORT: a port of the host that leads to one of the sandbox",
     ),
     Field(
-        "mounts", "mounts", "A folder or file of the host.", PLACE, ("--mount",), metavar="SRC:DST[:rw]", repeated=True,
-        note="SOURCE:TARGET[:rw], as far as the gateway allows",
+        "mounts", "mounts", "Mount a folder or file of the host.", PLACE, ("--mount",), metavar="SRC:DST[:rw]",
+        repeated=True, note="SOURCE:TARGET[:rw], as far as the gateway allows",
     ),
     Field(
-        "volumes", "volumes", "A named volume; options: ro, create, size=1Gi, class=NAME, access=MODE.", PLACE,
+        "volumes", "volumes", "Mount a named volume; options: ro, create, size=1Gi, class=NAME, access=MODE.", PLACE,
         ("--volume",), metavar="NAME[/SUB]:DST[:OPT,…]", repeated=True,
         note="named volumes: NAME[/SUBPATH]:TARGET[:ro,create,size=SIZE,class=NAME,access=MODE]",
     ),
     Field(
-        "ttl", "duration", "End it after this time: 90s, 10m, 2h.", LIFE, ("--ttl",), metavar="TIME", least=1.0,
+        "ttl", "duration", "Time to live: 90s, 10m, 2h.", LIFE, ("--ttl",), metavar="TIME", least=1.0,
         passed=True,
     ),
     Field(
-        "grace", "duration", "Between asking it to stop and killing it. Default: 10s.", LIFE, ("--grace",),
+        "grace", "duration", "Time between SIGTERM and SIGKILL. Default: 10s.", LIFE, ("--grace",),
         metavar="TIME", python="float", default="10.0", passed=True,
     ),
     Field(
-        "wait", "duration", "Queue if the GPUs are held, for at most this long. Alone: as long as it takes.", LIFE,
+        "wait", "duration", "Queue for at most this long if the GPUs are held. Without a value: no limit.", LIFE,
         ("--wait",), metavar="[TIME]", alone="366d",
         note="how long it may wait in the queue; without it a busy device is a refusal",
     ),
     Field(
-        "labels", "labels", "A note to find it by.", LIFE, ("--label",), metavar="NAME=VALUE", repeated=True,
+        "labels", "labels", "Label to find it by.", LIFE, ("--label",), metavar="NAME=VALUE", repeated=True,
         passed=True,
     ),
     Field(

@@ -25,29 +25,29 @@ class RequestFields(TypedDict, total=False):
     claim: Mapping[str, Any]  # a ResourceClaim or ResourceClaimTemplate of Kubernetes
     cpu: Amount  # processors: 2, 0.5 or 500m
     memory: Amount  # 4Gi, 512Mi or 4G
-    pids: int | str  # Processes at most.
+    pids: int | str  # Limit on the number of processes.
     allow_busy: bool  # also cards that processes outside of dibs use
     backend: str  # auto, or one of those that GET /api/v1/capabilities lists
-    name: str  # A name for it; else it gets an id.
-    env: Mapping[str, str | int | float] | Sequence[str]  # A variable; alone: with your own value.
-    workdir: str  # Where it runs, writable. Default: here.
-    root: str  # Another root file system. Default: this host's.
-    image: str  # A container image, or an image of the configuration.
-    entrypoint: str | Sequence[str]  # In place of the image's own; an empty one: none.
-    user: str  # Run as this user of the sandbox.
-    shm: Amount  # The size of /dev/shm: 1Gi.
-    read_only: bool  # Its root cannot be written to.
+    name: str  # Name of the sandbox. Default: its id.
+    env: Mapping[str, str | int | float] | Sequence[str]  # Set a variable; without a value, copy your own.
+    workdir: str  # Working directory, writable. Default: the current one.
+    root: str  # Root file system. Default: this host's.
+    image: str  # Container image, or an image from the configuration.
+    entrypoint: str | Sequence[str]  # Replace the image's entrypoint; empty: none.
+    user: str  # User in the sandbox.
+    shm: Amount  # Size of /dev/shm: 1Gi.
+    read_only: bool  # Make the root file system read-only.
     platform: str  # as in linux/amd64
-    # private: its own, with a way out. Default: host; at a gateway private.
+    # private: own namespace with outbound access. Default: host; private at a gateway.
     network: Literal["host", "none", "private"]
     publish: str | Sequence[str]  # [ADDRESS:]PORT:PORT: a port of the host that leads to one of the sandbox
     mounts: Sequence[str]  # SOURCE:TARGET[:rw], as far as the gateway allows
     # named volumes: NAME[/SUBPATH]:TARGET[:ro,create,size=SIZE,class=NAME,access=MODE]
     volumes: str | Sequence[str | Mapping[str, Any]]
-    ttl: Duration  # End it after this time: 90s, 10m, 2h.
-    grace: Duration  # Between asking it to stop and killing it. Default: 10s.
+    ttl: Duration  # Time to live: 90s, 10m, 2h.
+    grace: Duration  # Time between SIGTERM and SIGKILL. Default: 10s.
     wait: Duration  # how long it may wait in the queue; without it a busy device is a refusal
-    labels: Mapping[str, str]  # A note to find it by.
+    labels: Mapping[str, str]  # Label to find it by.
     tty: bool  # With a terminal.
     interactive: bool  # Its stdin stays open for clients that attach.
     docker: Mapping[str, Any]  # Options for Docker alone.

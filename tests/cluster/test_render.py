@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from random import Random, SystemRandom
 from typing import Any
 
 import pytest
 from tests.cluster.world import World, device
 
-from dibs.errors import InvalidRequest
+from dibs.errors import DibsError, InvalidRequest
 from dibs.kube import client as kube
 from dibs.kube import objects as core
 from dibs.kube.render import KINDS, Kind, Offers, Rendered, owned, render
@@ -65,6 +67,31 @@ def test_every_manifest_is_accepted_with_strict_field_validation(world: World, n
         assert pod["spec"]["resourceClaims"] == found.workload["spec"]["resourceClaims"]
         assert not any("/" in key for key in container(found)["resources"].get("limits", {}))
     assert "runtimeClassName" not in pod["spec"]
+
+
+def _wish(random: Random) -> str:
+    """A request for cards as a user may write it."""
+    models = random.sample(("H100", "A100", "L40S", "RTX 4090", "MI300X", "h100-80gb", "B200 NVL", "V100-SXM2"), 2)
+    vendor = random.choice(("", "nvidia:", "amd:"))
+    bounds = random.choice(("", ":80GB..", ":..40Gi", ":16GiB..80GiB", ":1.5Gi..", ":24GB"))
+    return f"{vendor}{','.join(models[: random.randrange(1, 3)])}{bounds}:{random.randrange(1, 9)}"
+
+
+def test_requests_at_random_become_manifests_that_are_accepted(world: World) -> None:
+    """Selectors above all: the API server compiles each, and bounds what it may cost."""
+    soak = bool(os.environ.get("DIBS_SOAK"))
+    seed = SystemRandom().randrange(1 << 32) if soak else 1
+    random = Random(seed)
+    for number in range(1000 if soak else 30):
+        wishes = [_wish(random) for _ in range(random.randrange(1, 4))]
+        found = rendered(DRA, gpu=wishes if len(wishes) > 1 else wishes[0])
+        assert found.template is not None
+        pod = {**found.workload, "metadata": {"name": "box", "uid": "u", "namespace": "default"}}
+        try:
+            world.cluster.create(kube.TEMPLATES, owned(found.template, pod), "default", dry_run=True)
+            world.cluster.create(kube.PODS, found.workload, "default", dry_run=True)
+        except DibsError as error:
+            raise AssertionError((seed, number, wishes)) from error
 
 
 def test_typed_options_are_accepted_too(world: World) -> None:

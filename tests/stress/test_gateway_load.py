@@ -50,6 +50,8 @@ async def run(gateway: RunningGateway, load: Load, size: Size) -> list[Vital]:
     sizes: list[Vital] = []
     while not running.done():
         await asyncio.wait((running,), timeout=0.5)
+        if killing.done():
+            killing.result()  # a gateway that did not start again is the reason of all that its clients say
         if killing.done() and load.done >= size.sandboxes * 0.6:
             sizes.append(vital(gateway.process.pid))
     running.result()

@@ -318,7 +318,9 @@ class Sides:
     def _delete(self) -> None:
         for one in self.objects:
             resource = kube.PODS if one["kind"] == "Pod" else kube.TEMPLATES
-            self.place.cluster.delete(resource, one["metadata"]["name"], self.place.namespace, grace=0)
+            # Not by force: what is deleted so still has its card for a while, and the next one waits for it.
+            grace = 1 if resource is kube.PODS else None
+            self.place.cluster.delete(resource, one["metadata"]["name"], self.place.namespace, grace=grace)
         self.place.until(lambda: not self.place.pods(), "it is gone")
 
 

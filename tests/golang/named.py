@@ -48,12 +48,14 @@ def named(text: str, what: str, ours: Answer, theirs: Answer, again: Callable[[]
     if what == "refused here":
         if "p{Greek}" in text and "Greek" in refused_here:
             return "scripts"
+        if _EMPTY.search(text) and "expected type 'optional_type' but found 'dyn'" in refused_here:
+            return "empty literals"
         if "nested too deeply" in refused_here:
             return "nesting"
         return "keys" if "unsupported key type" in refused_here else ""
     if what not in ("value", "cost"):
         return ""
-    if _of_quantities(text, "sub") and "-9223372036854775808" in text:
+    if _of_quantities(text, "sub") and re.search(r"-9223372036854775808|-1 - 9223372036854775807", text):
         return "smallest integer"
     if _all(ours, theirs, lambda mine, their: "unsupported key type" in _problem(mine)):
         return "keys"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import needs
 from tests.jobs.submitting import Json, driven, objects, options, removed, replicated, row_of, runtime, submitted
 
 from dibs.backends.local.backend import LocalBackend
@@ -109,7 +110,8 @@ def test_a_large_job_in_front_is_not_starved_by_small_ones_that_came_later(servi
 def test_two_jobs_that_each_need_more_than_half_never_hold_a_part_of_it(service: Workloads, jobs: Jobs) -> None:
     """Both wait for the same cards; whichever is served has all of its own, and the other none."""
     holder = driven(service, submitted(service, objects(name="holder", nodes=1, gpus=4)), "running")
-    one = _looked(service, submitted(service, objects(["true"], name="one", nodes=3, gpus=2)), iter(range(3)))
+    until_told = ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]
+    one = _looked(service, submitted(service, objects(until_told, name="one", nodes=3, gpus=2)), iter(range(3)))
     two = _looked(service, submitted(service, objects(["true"], name="two", nodes=3, gpus=2)), iter(range(3)))
     assert len(service.leases()) == 1
     removed(service, holder)
@@ -117,6 +119,7 @@ def test_two_jobs_that_each_need_more_than_half_never_hold_a_part_of_it(service:
     two = _looked(service, two, iter(range(3)))
     assert (one.state, two.state) == ("running", "queued")
     assert not any(rank.devices for rank in two.ranks)
+    Path("go").touch()
     assert [driven(service, job).state for job in (one, two)] == ["complete", "complete"]
 
 
@@ -303,6 +306,7 @@ def test_a_receipt_for_every_rank_and_one_for_the_job(service: Workloads, jobs: 
 
 
 def test_a_request_that_says_what_its_limit_says_is_delivered(service: Workloads, jobs: Jobs) -> None:
+    needs.limits()
     resources = {"limits": {"memory": "1Gi"}, "requests": {"memory": 1 << 30}}
     backend, plan = jobs.check(objects(trainer={"resourcesPerNode": resources}, gpus=0), options())
     assert (backend.name, plan.ranks[0].spec.resources.memory_bytes) == ("local", 1 << 30)

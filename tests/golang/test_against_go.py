@@ -90,6 +90,7 @@ EXPRESSIONS = [
     "(true ? [null][?1] : optional.of(semver('1.2.3'))) != optional.of(quantity('1'))",
     "(true ? optional.of(semver('1.2.3')) : [null][?1]) != optional.of(quantity('1'))",
     "[[null][?0], optional.of(semver('1.2.3'))][0] == optional.of(quantity('1'))",
+    "has(device.attributes['x'].?y)",
     "url('http://a[::1]:80/x')",
     "url('http://[::1][::1]:80/x')",
     "format.dns1123Label().validate('a.b').value() == ['must not contain dots']",

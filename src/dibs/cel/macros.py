@@ -32,9 +32,9 @@ def _has(call: Call) -> Node | None:
     if call.target is not None or len(call.args) != 1:
         return None
     argument = call.args[0]
-    if not isinstance(argument, Select) or argument.test:
+    if not isinstance(argument, Select) or argument.test or argument.optional:
         raise _fail(argument, "invalid argument to has() macro: a field selection is needed, like has(a.b)")
-    return Select(argument.offset, argument.operand, argument.field, test=True, optional=argument.optional)
+    return Select(argument.offset, argument.operand, argument.field, test=True)
 
 
 def _loop(kind: str, variables: int, conditions: int, results: int) -> Macro:

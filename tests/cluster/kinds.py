@@ -72,13 +72,20 @@ def keep(running: RunningCluster, kind: Kind) -> None:
 def installed(running: RunningCluster, kind: Kind, folder: Path) -> Iterator[None]:
     """Raises `CannotBuild` where agent-sandbox is not built."""
     program = built(AGENT_SANDBOX) if kind == "Sandbox" else None
+    with defined(running, kind), _process(running, program, folder) if program is not None else _thread(running):
+        yield
+
+
+@contextmanager
+def defined(running: RunningCluster, kind: Kind) -> Iterator[None]:
+    """Its CRD alone: nothing makes pods."""
+    program = built(AGENT_SANDBOX) if kind == "Sandbox" else None
     definition = _agent_sandbox(program) if program is not None else _batch_sandbox()
     with running.client() as cluster:
         cluster.create(kube.CUSTOM_RESOURCES, definition)
         try:
             _until(lambda: _established(cluster, definition), f"{kind} is established")
-            with _process(running, program, folder) if program is not None else _thread(running):
-                yield
+            yield
         finally:
             cluster.delete(kube.CUSTOM_RESOURCES, definition["metadata"]["name"])
             _until(lambda: not _there(cluster, definition), f"{kind} is removed")

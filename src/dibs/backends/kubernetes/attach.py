@@ -45,8 +45,9 @@ class PodSession:
         self._trouble: DibsError | None = None
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         pod = backend.pod(handle)
-        self._tty = pod.main.tty if pod is not None else False
-        self._can_send = pod is not None and (pod.main.stdin or pod.main.tty)
+        main = pod.main if pod is not None else backend.promised(handle)
+        self._tty = main.tty
+        self._can_send = main.stdin or main.tty
         self._thread = threading.Thread(target=self._run, name="dibs-pod-session", daemon=True)
         self._thread.start()
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from dibs.backends.kubernetes.connection import Connection
-from dibs.backends.kubernetes.pods import SandboxPod
+from dibs.backends.kubernetes.pods import SandboxContainer, SandboxPod
 from dibs.backends.port import Capability, Handle
 from dibs.errors import DibsError, NotFound, Unsupported
 from dibs.kube import errors
 from dibs.kube.client import PODS, Resource
 from dibs.kube.render import FINALIZER, KINDS, RELEASED, SANDBOX, Kind
 
+NEVER_RUN = "none"  # in place of a uid: no pod of this owner may run
 _TRIES = 5  # to change an object that its controller changes too
 
 
@@ -150,6 +153,29 @@ class Owners(Connection):
                 return
             except errors.Changed:
                 continue
+
+    def withhold(self, handle: Handle) -> bool:
+        """No pod that is still to come may run; False if there is no owner, or a pod was released meanwhile."""
+        for _ in range(_TRIES if self.owns else 0):
+            owner = self.owner(handle)
+            if owner is None or owner.metadata.annotations.get(RELEASED, NEVER_RUN) != NEVER_RUN:
+                return False
+            meta = {"annotations": {RELEASED: NEVER_RUN}, "resourceVersion": owner.metadata.resource_version}
+            try:
+                self.cluster().patch(self.workloads, handle.sandbox_id, {"metadata": meta}, self.namespace)
+                return True
+            except errors.Changed:
+                continue
+        return False
+
+    def promised(self, handle: Handle) -> SandboxContainer:
+        """The container of the command as the owner's template has it, while there is no pod."""
+        try:
+            found = self.cluster().get(self.workloads, handle.sandbox_id, dict[str, Any], self.namespace)
+        except errors.Missing:
+            return SandboxContainer()
+        template = found["spec"].get("podTemplate") or found["spec"].get("template") or {}
+        return msgspec.convert(template, SandboxPod).main
 
     def said_by_owner(self, handle: Handle) -> str | None:
         """Why there is no pod yet, in the words of the controller; None: there is nothing that one could come of."""

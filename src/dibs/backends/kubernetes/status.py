@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from dibs.backends.kubernetes.connection import unavailable
+from dibs.backends.kubernetes.owners import NEVER_RUN
 from dibs.backends.kubernetes.placement import Placing, ended
 from dibs.backends.kubernetes.pods import EXPIRES, NEVER, SandboxPod, seconds, status_of
 from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
@@ -26,6 +27,8 @@ class Lives(Placing):
         owner = self.owner(handle) if pod is None else None
         if owner is None:
             return status_of(pod)
+        if owner.metadata.annotations.get(RELEASED) == NEVER_RUN:
+            return Status(Phase.EXITED, Exit(137, ExitReason.NOT_STARTED, 9))
         if RELEASED in owner.metadata.annotations:
             pod = self.pod(handle)  # it may have been made and released since it was looked for
             if pod is not None:
@@ -80,9 +83,9 @@ class Lives(Placing):
 
     def stop(self, handle: Handle, grace_seconds: float) -> None:
         pod = self.pod(handle)
+        if pod is None and self.owns and not self.withhold(handle):
+            pod = self.pod(handle)
         if pod is None:
-            if self.owns:
-                self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)
             return
         self.end(handle, pod, "stopped", grace_seconds)
         pod = self.wait_for(handle, ended, grace_seconds + _KILLING)

@@ -1,7 +1,7 @@
-"""NVIDIA's own device plugin in CDI mode, on a real node with simulated cards, delivers to pods that dibs makes.
+"""NVIDIA's own device plugin in CDI mode, and its DRA driver, on a real node with simulated cards, deliver to our pods.
 
-Its builds take minutes: it is run with DIBS_SOAK, or where the programs were built before
-(`python -m tests.cluster.controllers nvidia-device-plugin nvidia-cdi-hook`).
+Their builds take minutes: they are run with DIBS_SOAK, or where the programs were built before
+(`python -m tests.cluster.controllers nvidia-device-plugin nvidia-dra nvidia-cdi-hook`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -132,3 +133,54 @@ def test_nvidias_device_plugin_delivers_a_card_by_cdi_without_a_runtime_class(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.fixture
+def dra(place: Place, tmp_path: Path) -> Iterator[str]:
+    """NVIDIA's DRA driver on the node, with its DeviceClass as its chart has it."""
+    words, hook = program(NVIDIA_DRA), program(NVIDIA_CDI_HOOK)
+    try:
+        root = nvidia_driver.install(tmp_path / "driver", words)
+    except nvidia_driver.CannotSimulate as reason:
+        pytest.skip(str(reason))
+    local = tmp_path / "nvidia-cdi-hook"  # /tmp is the same on the nodes
+    local.write_bytes(hook.read_bytes())
+    local.chmod(0o755)
+    node = place.running.nodes[NODE]
+    expression = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
+    selectors = [{"cel": {"expression": expression}}]
+    place.cluster.create(kube.CLASSES, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": selectors}})
+    process = node.popen(
+        str(words), f"--kubeconfig={place.running.kubeconfig()}", f"--node-name={NODE}", "--namespace=default",
+        f"--nvidia-driver-root={root}", f"--container-driver-root={root}", f"--nvidia-cdi-hook-path={local}",
+        "--image-name=none", "--cdi-root=/run/cdi", "--healthcheck-port=-1",
+        env={"POD_NAME": "none", "POD_UID": "none"}, log="nvidia-dra",
+    )  # fmt: skip
+
+    def offered() -> bool:
+        assert process.poll() is None, node.log("nvidia-dra")[-3000:]
+        slices = place.cluster.items(kube.SLICES, dict[str, Any], fields="spec.driver=gpu.nvidia.com")
+        return sum(len(one["spec"].get("devices", ())) for one in slices) == nvidia_driver.CARDS
+
+    try:
+        place.until(offered, "its cards are offered", lambda: node.log("nvidia-dra")[-3000:])
+        yield NODE
+        place.empty()
+    finally:
+        process.kill()
+        process.wait()
+        place.cluster.delete_all(kube.SLICES)
+        place.cluster.delete(kube.CLASSES, "gpu.nvidia.com")
+        for file in (node.folder / "run-cdi").glob("*nvidia*"):
+            file.unlink()
+
+
+def test_nvidias_dra_driver_delivers_exactly_the_claimed_card(dra: str, place: Place, service: Workloads) -> None:
+    made = service.create(spec(gpu="H100:1"))
+    receipt = service.receipt(made.id)
+    assert (receipt.verdict, receipt.rendered["form"]) == ("delivered", "claim")
+    (device,) = receipt.devices
+    pod = place.get(made.id)
+    assert "runtimeClassName" not in pod["spec"]
+    seen = place.exec(made.id, "sh", "-c", "ls /dev | grep '^nvidia[0-9]'").split()
+    assert seen == [device.id.rpartition("/")[2].replace("gpu-", "nvidia")]

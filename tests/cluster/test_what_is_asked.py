@@ -11,6 +11,7 @@ from tests.cluster.test_kubernetes_placement import CLASS, cards, settings
 from tests.cluster.world import DRIVER, World, device
 from tests.gateway.conftest import RunningGateway
 
+from dibs.cli.options import read_spec
 from dibs.home import Home
 from dibs.kube import client as kube
 from dibs.request.spec import parse_spec
@@ -89,3 +90,20 @@ def test_the_form_is_chosen_by_what_the_cluster_has_and_told(
         (found,) = service.explain(parse_spec(asked)).backends
         getattr(service.registry.get("kubernetes"), "close")()  # noqa: B009 - not of the port
     assert any(note.startswith(said) for note in found.notes), found
+
+
+def test_the_working_directory_stays_behind_where_the_settings_choose_a_cluster(
+    world: World, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.node(nvidia_com__gpu="2")
+    monkeypatch.chdir(tmp_path)
+    chosen = Settings(backends=("kubernetes",), clusters={"kubernetes": settings(world)})
+    with Workloads(home, registry=Registry(home, chosen)) as service:
+        (implied,) = service.explain(read_spec({"image": "example.com/none:1"}, ("true",))).backends
+        (named,) = service.explain(
+            read_spec({"image": "example.com/none:1", "backend": "kubernetes"}, ("true",))
+        ).backends
+        getattr(service.registry.get("kubernetes"), "close")()  # noqa: B009 - not of the port
+    assert implied.ok, implied.problems
+    assert implied == named
+    assert "your working directory does not come along" in implied.notes[0]

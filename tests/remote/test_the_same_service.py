@@ -95,6 +95,7 @@ def test_every_field_of_a_request_goes_over_the_wire() -> None:
     fields = {field.name for field in msgspec.structs.fields(SandboxSpec)}
     tried = {"resources", "ttl_seconds", "wait_seconds", "grace_seconds", "shm_bytes", "root", "image", "options"}
     tried |= {"publish", "volumes"}
+    tried |= {"brought"}  # nothing comes along to a gateway
     assert fields - tried <= set(FIELDS), "a new field: send it in `mapping_of`, and try it here"
     published = {"publish": ["8080:80", "127.0.0.2:9090:90"], "network": "private"}
     volumes = {"volumes": ["data/sub:/data:ro", "cache:/cache:create,size=2Gi,class=fast,access=ReadWriteMany"]}

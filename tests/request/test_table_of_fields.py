@@ -54,7 +54,7 @@ def test_every_kind_has_a_reader() -> None:
 
 
 def test_every_field_is_an_attribute_and_every_attribute_a_field() -> None:
-    spec = {one.name for one in msgspec.structs.fields(SandboxSpec)} - {"resources", "options"}
+    spec = {one.name for one in msgspec.structs.fields(SandboxSpec)} - {"resources", "options", "brought"}
     request = {one.name for one in msgspec.structs.fields(Request)} - {"parts", "members"}
     assert spec == {field.attribute for field in FIELDS if field.kind not in ("resource", "options")}
     assert request == {field.attribute for field in FIELDS if field.kind == "resource"}

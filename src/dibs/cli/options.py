@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from dibs.cli import names
 from dibs.cli.verb import Option
 from dibs.errors import InvalidRequest, Problem
@@ -66,8 +68,7 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         if values.get(key) is not None:
             inside = values[key] == "host" or (key == "workdir" and mapping.get("image"))
             mapping[key] = values[key] if inside else os.path.abspath(values[key])
-    if mapping.get("image") and not mapping.get("workdir") and _sees_host_files(mapping.get("backend")):
-        _bring_working_directory(mapping)
+    brought = _brought() if mapping.get("image") and not mapping.get("workdir") else ""
     if values.get("env"):
         mapping["env"] = {**_mapping(mapping.get("env")), **_variables(values["env"], problems)}
     if values.get("mounts"):
@@ -97,7 +98,7 @@ def read_spec(values: Mapping[str, Any], command: tuple[str, ...], **extra: Any)
         raise InvalidRequest([*error.problems, *problems]) from None
     if problems:
         raise InvalidRequest(problems)
-    return spec
+    return structs.replace(spec, brought=brought) if brought else spec
 
 
 # Working directories that would hide a part of the image itself.
@@ -106,25 +107,16 @@ _SYSTEM = frozenset(
 )
 
 
-def _sees_host_files(backend: Any) -> bool:
-    """Whether a folder of this host can be shared with it. A name that is none is refused later, with the others."""
-    from dibs.backends import installed
-
-    found = installed.find(backend) if isinstance(backend, str) and backend != "auto" else None
-    return found is None or found.host_files
-
-
-def _bring_working_directory(mapping: dict[str, Any]) -> None:
-    """As on `local`: the command finds the caller's working directory at the same place, writable.
+def _brought() -> str:
+    """As on `local`, the command finds the caller's working directory at the same place, writable, wherever the
+    backend that is chosen can see it.
 
     Not at a gateway, which may be on another machine, and not where it would hide a part of the image.
     """
     from dibs.remote.choose import in_process
 
     here = os.getcwd()
-    if in_process() and here not in _SYSTEM:
-        mapping["workdir"] = here
-        mapping["mounts"] = [*mapping.get("mounts", ()), f"{here}:{here}:rw"]
+    return here if in_process() and here not in _SYSTEM else ""
 
 
 def _mapping(value: Any) -> dict[str, Any]:

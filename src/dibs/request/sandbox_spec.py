@@ -46,3 +46,5 @@ class SandboxSpec(PassedFields, frozen=True, kw_only=True, omit_defaults=True):
     command: tuple[str, ...] = ()
     # By backend, what only that one understands.
     options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    # A folder of this host that comes along unasked: mounted, and the working directory, where folders can be seen.
+    brought: str = ""

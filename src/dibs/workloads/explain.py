@@ -18,6 +18,7 @@ from dibs.workloads import networks
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import Registry
 from dibs.workloads.volumes import volume_problems
+from dibs.workloads.working_directory import bring, brought_problems, left_behind
 
 _WRONG = frozenset(("COUNT_NEEDED",))  # not for want of ability: the request itself must say something else
 # It may be there again when asked later.
@@ -39,8 +40,11 @@ def choose(spec: SandboxSpec, registry: Registry, uid: int | None = None) -> tup
 
 
 def meant_for(spec: SandboxSpec, backend: str, registry: Registry) -> SandboxSpec:
-    """What the request says on one backend: images may be names of roots; exact devices may stand in its options."""
-    if declared(backend).root == "host":
+    """What the request says on one backend: images may be names of roots; exact devices may stand in its options. A
+    folder that comes along unasked does so only where folders of this host can be seen."""
+    kind = declared(backend)
+    spec = bring(spec, kind)
+    if kind.root == "host":
         command = (*(spec.entrypoint or ()), *spec.command)
         root = registry.images.get(spec.image, "host") if spec.image else spec.root
         spec = msgspec.structs.replace(spec, image="", root=root, entrypoint=None, command=command)
@@ -87,7 +91,8 @@ def backend_problems(spec: SandboxSpec, backend: Backend, registry: Registry) ->
         code = able.code or "BACKEND_UNAVAILABLE"
         return [Problem(code, "backend", backend.name, able.reason, able.remedy)]
     problems = _foreign_options(spec, backend.name) + _image_problems(spec, backend.name, registry)
-    spec = meant_for(spec, backend.name, registry)
+    asked, spec = spec, meant_for(spec, backend.name, registry)
+    problems += brought_problems(asked, spec)
     for field, value in asked_fields(spec).items():
         entry = cell(field, backend.name)
         if entry.outcome is Outcome.REFUSED:
@@ -193,12 +198,13 @@ def _verdict(spec: SandboxSpec, name: str, registry: Registry, world: World, who
         problems = backend_problems(spec, backend, registry) or volume_problems(backend, spec, who.tenant)
         if problems:
             return _Verdict(problems, error="Unsupported")
-        note = networks.settle(spec, backend, gateway=who.gateway)[1]
+        _, why = networks.settle(spec, backend, gateway=who.gateway)
+        said = (why, left_behind(meant_for(spec, name, registry), name))
         forecast = _forecast(spec, backend, registry, world, who)
     except DibsError as failure:
         return _Verdict(list(failure.problems), error=type(failure).__name__)
     domain = getattr(backend, "domain", "") if forecast is not None else ""
-    return _Verdict([], [note] if note else [], forecast=forecast, domain=domain)
+    return _Verdict([], [note for note in said if note], forecast=forecast, domain=domain)
 
 
 def _forecast(spec: SandboxSpec, backend: Backend, registry: Registry, world: World, who: Identity) -> Forecast | None:

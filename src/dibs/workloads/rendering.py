@@ -31,6 +31,7 @@ from dibs.request.spec import RESERVED_ENV, SandboxSpec, family
 from dibs.workloads.networks import settle
 from dibs.workloads.quotas import least_gpus
 from dibs.workloads.volumes import volumes_of
+from dibs.workloads.working_directory import left_behind
 
 KEEP_ALIVE = ("sleep", "infinity")  # what runs in a sandbox that is made to be used with exec
 _NANO = 10**9  # amounts of shares are counted in billionths
@@ -111,7 +112,7 @@ def prepare(
         raise InvalidRequest(problems)
     name = spec.name or sandbox_id
     network, why = settle(spec, backend, gateway=gateway)
-    notes += [why] if why else []
+    notes += [note for note in (why, left_behind(spec, backend.name)) if note]
     workload = Workload(
         id=sandbox_id,
         name=name,

@@ -106,6 +106,25 @@ EXPRESSIONS = [
     "device.attributes['a'].?s[?(1 / 0)].hasValue()",
     "device.attributes['a'].?s[(1 / 0)].hasValue()",
 ]
+URLS = [
+    r"a\tb", r'a"b', "http://h/%z)z", "http://h::80", "ftp://h::80", "http://1.2.3.4::1]:80/x", "https://h%25x:8080/",
+    "http://h%41/", "http://[fe80::1%25|en0]/", "http://[fe80::1%25e%25]/", "http://[fe80::1%25e%20]:1/",
+    "http://[fe80::1%25]/", "http://[::1]:x", 'http://h:"', "http://a b@h:x/", "http://u%z@h/", "http://[1.2.3.4%25a]/",
+]  # fmt: skip
+PATTERNS = [
+    "(?).+", "(?:).+", "(?-)a", "(?i-)a", "(?i-:a)", "(?-i-s)a", "(?-s:a)", "(?i-s)A", "(?)(?i-s:A)", "a(?i)*",
+    "a*(?)*", "(?i)*", r"a\Q\E*", r"\Qka\E*", r"\Q\E*", "{2}", "a|{2}", "a{01}", "a{,2}", "(|a)*", "(|a)+", "(?:a*?)*",
+    "(a{40}){30}", "((a{40}){25})?", "(?P<n>a)(?<n>a)", "[[:]+", "[[alpha:]]+", r"\pl", r"\p{Upper-case_letter}",
+    r"\p{any}", r"\P{ASCII}", r"\p{^Assigned}", r"\p{lc}", r"(?i)\P{Lu}", r"(?i)\p{Lt}", r"\x{000000061}",
+]  # fmt: skip
+EXPRESSIONS += [
+    *(f"format.uri().validate('{t}').orValue([]) == [isURL('{t}') ? url('{t}').getHost() : '']" for t in URLS),
+    *(f"'aaa KelvinǅⅧ1'.findAll(r'{pattern}') == []" for pattern in PATTERNS),
+    "format.uri().validate('/" + "a" * 90 + r"\n').value() == []",
+    "url('*').getEscapedPath() == '*'",
+    "url('*') == url('*:')",
+    "format.qualifiedName().validate('a/b/c').value() == ['']",
+]
 
 
 @pytest.fixture(scope="module")

@@ -31,47 +31,25 @@ _POSIX: Final[dict[str, Ranges]] = {
     "space": ((9, 13), (32, 32)), "upper": ((65, 90),), "word": _WORD, "xdigit": ((48, 57), (65, 70), (97, 102)),
 }  # fmt: skip
 _CONTROL: Final = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
-_CATEGORIES: Final = frozenset(
-    [
-        "C",
-        "Cc",
-        "Cf",
-        "Cn",
-        "Co",
-        "Cs",
-        "L",
-        "Ll",
-        "Lm",
-        "Lo",
-        "Lt",
-        "Lu",
-        "M",
-        "Mc",
-        "Me",
-        "Mn",
-        "N",
-        "Nd",
-        "Nl",
-        "No",
-        "P",
-        "Pc",
-        "Pd",
-        "Pe",
-        "Pf",
-        "Pi",
-        "Po",
-        "Ps",
-        "S",
-        "Sc",
-        "Sk",
-        "Sm",
-        "So",
-        "Z",
-        "Zl",
-        "Zp",
-        "Zs",
-    ]
-)
+_CATEGORIES: Final = (
+    "C", "Cc", "Cf", "Cn", "Co", "Cs", "L", "LC", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N", "Nd",
+    "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So", "Z", "Zl", "Zp", "Zs",
+)  # fmt: skip
+# The long names that RE2 knows beside the short ones.
+_LONG: Final = {
+    "other": "C", "control": "Cc", "cntrl": "Cc", "format": "Cf", "unassigned": "Cn", "privateuse": "Co",
+    "surrogate": "Cs", "letter": "L", "casedletter": "LC", "lowercaseletter": "Ll", "modifierletter": "Lm",
+    "otherletter": "Lo", "titlecaseletter": "Lt", "uppercaseletter": "Lu", "mark": "M", "combiningmark": "M",
+    "spacingmark": "Mc", "enclosingmark": "Me", "nonspacingmark": "Mn", "number": "N", "decimalnumber": "Nd",
+    "digit": "Nd", "letternumber": "Nl", "othernumber": "No", "punctuation": "P", "punct": "P",
+    "connectorpunctuation": "Pc", "dashpunctuation": "Pd", "closepunctuation": "Pe", "finalpunctuation": "Pf",
+    "initialpunctuation": "Pi", "otherpunctuation": "Po", "openpunctuation": "Ps", "symbol": "S",
+    "currencysymbol": "Sc", "modifiersymbol": "Sk", "mathsymbol": "Sm", "othersymbol": "So", "separator": "Z",
+    "lineseparator": "Zl", "paragraphseparator": "Zp", "spaceseparator": "Zs",
+}  # fmt: skip
+_SPECIAL: Final[dict[str, Ranges]] = {"any": ((0, _TOP),), "ascii": ((0, 127),)}
+_IGNORED: Final = str.maketrans("", "", " _-")
+_NAMES: Final = {name.lower(): name for name in _CATEGORIES} | _LONG
 
 
 class CharSet:
@@ -94,21 +72,29 @@ class CharSet:
         self.negated = negated
         self.folded = folded
 
-    def _holds(self, code: int) -> bool:
+    def _in_ranges(self, code: int) -> bool:
         place = bisect_right(self.starts, code) - 1
-        if place >= 0 and code <= self.stops[place]:
+        return place >= 0 and code <= self.stops[place]
+
+    def _found(self, chars: set[str]) -> bool:
+        if any(self._in_ranges(ord(char)) for char in chars):
             return True
-        if self.categories:
-            name = unicodedata.category(chr(code))
-            return any(name.startswith(wanted) != negated for wanted, negated in self.categories)
-        return False
+        if not self.categories:
+            return False
+        names = [unicodedata.category(char) for char in chars]
+        # Other cases of a letter count before a class is turned round.
+        return any(any(_belongs(name, wanted) for name in names) != negated for wanted, negated in self.categories)
 
     def holds(self, char: str) -> bool:
         """Whether the character is in the set."""
-        found = self._holds(ord(char))
-        if not found and self.folded:
-            found = any(len(other) == 1 and self._holds(ord(other)) for other in (char.lower(), char.upper()))
-        return found != self.negated
+        chars = {char}
+        if self.folded:
+            chars.update(other for other in (char.lower(), char.upper(), char.title()) if len(other) == 1)
+        return self._found(chars) != self.negated
+
+
+def _belongs(category: str, wanted: str) -> bool:
+    return category in ("Lu", "Ll", "Lt") if wanted == "LC" else category.startswith(wanted)
 
 
 class Flags(NamedTuple):
@@ -161,21 +147,50 @@ def _emit(program: list[Instruction], tree: Tree) -> None:
         for end in ends:
             program[end] = (SPLIT, len(program), len(program))
     else:
-        _, item, low, high, greedy = tree
-        for _ in range(low):
-            _emit(program, item)
-        if high is None:
-            split = _put(program, (SPLIT, 0, 0))
-            _emit(program, item)
-            _put(program, (SPLIT, split, split))
-            program[split] = _split(split + 1, len(program), greedy=greedy)
-        else:
-            splits = []
-            for _ in range(high - low):
-                splits.append(_put(program, (SPLIT, 0, 0)))
-                _emit(program, item)
-            for split in splits:
-                program[split] = _split(split + 1, len(program), greedy=greedy)
+        _emit_repeat(program, *tree[1:])
+
+
+def _emit_repeat(program: list[Instruction], item: Tree, low: int, high: int | None, greedy: bool) -> None:
+    if high is None and not low and not _may_be_empty(item):
+        split = _put(program, (SPLIT, 0, 0))
+        _emit(program, item)
+        _put(program, (SPLIT, split, split))
+        program[split] = _split(split + 1, len(program), greedy=greedy)
+        return
+    splits = []
+    for number in range(max(low, 1) if high is None else high):
+        if number >= low:
+            splits.append(_put(program, (SPLIT, 0, 0)))
+        start = len(program)
+        _emit(program, item)
+    if high is None:
+        # The test follows the item: what matches the empty text may come first, and leaves the loop then.
+        _put(program, _split(start, len(program) + 1, greedy=greedy))
+    for split in splits:
+        program[split] = _split(split + 1, len(program), greedy=greedy)
+
+
+def _may_be_empty(tree: Tree) -> bool:
+    kind = tree[0]
+    if kind == "cat":
+        return all(_may_be_empty(item) for item in tree[1])
+    if kind == "alt":
+        return any(_may_be_empty(item) for item in tree[1])
+    return kind == "assert" or (kind == "repeat" and (not tree[2] or _may_be_empty(tree[1])))
+
+
+def _repeats(tree: Tree, limit: int) -> bool:
+    """Whether nothing in it is repeated more often than this, loops within loops multiplied."""
+    kind = tree[0]
+    if kind in ("cat", "alt"):
+        return all(_repeats(item, limit) for item in tree[1])
+    if kind != "repeat":
+        return True
+    _, item, low, high, _ = tree
+    times = low if high is None else high
+    if high == 0:
+        return True
+    return times <= limit and _repeats(item, limit // max(times, 1))
 
 
 def _split(into: int, past: int, *, greedy: bool) -> Instruction:
@@ -206,58 +221,73 @@ class _Reader:
     def alternatives(self, flags: Flags) -> Tree:
         branches: list[Tree] = []
         items: list[Tree] = []
+        repeated = False
         while True:
             char = self.peek()
             if char in ("", ")"):
                 break
+            begin = self.place
+            bounds = self.repetition()
+            if bounds is not None:
+                greedy = not flags.ungreedy
+                if self.peek() == "?":
+                    self.place += 1
+                    greedy = not greedy
+                if repeated:
+                    raise ValueError("invalid nested repetition operator")
+                if not items:
+                    raise ValueError(f"missing argument to repetition operator: {self.text[begin : self.place]}")
+                items[-1] = _repeated(items[-1], *bounds, greedy)
+                repeated = True
+                continue
+            # An operator applies to the last item, also where flags or an empty quotation are in between.
+            repeated = False
             if char == "|":
                 self.place += 1
                 branches.append(("cat", items))
                 items = []
-                continue
-            if self.peek(2) == "(?" and self.peek(3) != "(?P":
+            elif self.peek(2) == "\\Q":
+                items.extend(_set([(ord(quoted), ord(quoted))], flags) for quoted in self.quotation())
+            elif self.flagged():
+                self.place += 2
                 changed = self.flags(flags)
-                if changed is not None:
+                if self.take() == ")":
                     flags = changed
-                    continue
-            items.append(self.repeated(flags))
+                else:
+                    items.append(self.group(changed))
+            else:
+                items.append(self.atom(flags))
         branches.append(("cat", items))
         return branches[0] if len(branches) == 1 else ("alt", branches)
 
-    def flags(self, flags: Flags) -> Flags | None:
-        """``(?i)`` changes the flags of the rest of the group; ``(?i:...)`` is left to ``group``."""
-        end = self.place + 2
-        while end < len(self.text) and self.text[end] in "imsU-":
-            end += 1
-        if end == self.place + 2 or self.text[end : end + 1] != ")":
-            return None
-        changed = _switch(flags, self.text[self.place + 2 : end])
-        self.place = end + 1
-        return changed
+    def flagged(self) -> bool:
+        """Whether flags follow: ``(?i)`` for the rest of the group, or ``(?i:...)``."""
+        return self.peek(2) == "(?" and self.peek(3) != "(?<" and self.peek(4) != "(?P<"
 
-    def repeated(self, flags: Flags) -> Tree:
-        item = self.atom(flags)
-        repeated = False
-        while True:
-            char = self.peek()
-            if char and char in "*+?":
-                self.place += 1
-                low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
-            elif char == "{":
-                bounds = self.bounds()
-                if bounds is None:
-                    return item
-                low, high = bounds
-            else:
-                return item
-            if repeated:
-                raise ValueError("invalid nested repetition operator")
-            repeated = True
-            greedy = not flags.ungreedy
-            if self.peek() == "?":
-                self.place += 1
-                greedy = not greedy
-            item = ("repeat", item, low, high, greedy)
+    def flags(self, flags: Flags) -> Flags:
+        begin = self.place
+        while self.peek() and self.peek() in "imsU-":
+            self.place += 1
+        letters = self.text[begin : self.place]
+        if self.peek() not in (":", ")") or letters.count("-") > 1 or letters.endswith("-"):
+            raise ValueError(f"invalid or unsupported Perl syntax: (?{self.text[begin : self.place + 1]}")
+        return _switch(flags, letters)
+
+    def quotation(self) -> str:
+        end = self.text.find("\\E", self.place + 2)
+        stop = end if end >= 0 else len(self.text)
+        quoted = self.text[self.place + 2 : stop]
+        self.place = stop + (2 if end >= 0 else 0)
+        return quoted
+
+    def repetition(self) -> tuple[int, int | None] | None:
+        char = self.peek()
+        if char == "{":
+            return self.bounds()
+        if char not in ("*", "+", "?"):
+            return None
+        self.place += 1
+        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
 
     def bounds(self) -> tuple[int, int | None] | None:
         """``{2}``, ``{2,}``, ``{2,5}``; anything else is a literal brace."""
@@ -275,6 +305,8 @@ class _Reader:
     def atom(self, flags: Flags) -> Tree:
         char = self.take()
         if char == "(":
+            if self.peek() == "?":
+                self.capture_name()
             return self.group(flags)
         if char == "[":
             return self.char_class(flags)
@@ -286,31 +318,12 @@ class _Reader:
             return ("assert", LINE_END if flags.multiline else TEXT_END)
         if char == "\\":
             return self.escape(flags)
-        if char in "*+?":
-            raise ValueError(f"missing argument to repetition operator: {char}")
         return _set([(ord(char), ord(char))], flags)
 
     def group(self, flags: Flags) -> Tree:
         self.depth += 1
         if self.depth > MAX_GROUPS:
             raise ValueError("groups are nested too deeply")
-        if self.peek() == "?":
-            self.place += 1
-            rest = self.text[self.place :]
-            if rest.startswith(("P<", "<")) and not rest.startswith(("<=", "<!")):
-                end = rest.find(">")
-                name = rest[rest.index("<") + 1 : end]
-                if end < 0 or not name or not (name.isascii() and name.replace("_", "a").isalnum()):
-                    raise ValueError("invalid named capture")
-                self.place += end + 1
-            else:
-                end = self.place
-                while end < len(self.text) and self.text[end] in "imsU-":
-                    end += 1
-                if self.text[end : end + 1] != ":":
-                    raise ValueError(f"invalid or unsupported Perl syntax: (?{rest[:2]}")
-                flags = _switch(flags, self.text[self.place : end])
-                self.place = end + 1
         tree = self.alternatives(flags)
         if self.place >= len(self.text):
             raise ValueError("missing closing )")
@@ -318,21 +331,21 @@ class _Reader:
         self.depth -= 1
         return tree
 
+    def capture_name(self) -> None:
+        """Read ``?P<name>`` or ``?<name>``."""
+        begin = self.text.index("<", self.place) + 1
+        end = self.text.find(">", begin)
+        name = self.text[begin : max(end, 0)]
+        if not (name.isascii() and name.replace("_", "a").isalnum()):
+            raise ValueError("invalid named capture")
+        self.place = end + 1
+
     def escape(self, flags: Flags) -> Tree:
         char = self.peek()
         asserts = {"A": TEXT_START, "z": TEXT_END, "b": BOUNDARY, "B": NO_BOUNDARY}
         if char in asserts and char:
             self.place += 1
             return ("assert", asserts[char])
-        if char == "Q":
-            self.place += 1
-            end = self.text.find("\\E", self.place)
-            stop = end if end >= 0 else len(self.text)
-            # It is put back with each character escaped, since an operator after it takes the last character only.
-            quoted = "".join(f"\\{c}" if c.isascii() and not c.isalnum() else c for c in self.text[self.place : stop])
-            self.text = quoted + self.text[stop + (2 if end >= 0 else 0) :]
-            self.place = 0
-            return self.atom(flags) if quoted else ("cat", [])
         ranges: list[tuple[int, int]] = []
         categories: list[tuple[str, bool]] = []
         self.class_escape(ranges, categories)
@@ -346,13 +359,13 @@ class _Reader:
             ranges.extend(found if char.islower() else _complement(found))
             return None
         if char in "pP":
-            self.category(categories, negated=char == "P")
+            self.category(ranges, categories, negated=char == "P")
             return None
         code = self.code_point(char)
         ranges.append((code, code))
         return code
 
-    def category(self, categories: list[tuple[str, bool]], *, negated: bool) -> None:
+    def category(self, ranges: list[tuple[int, int]], categories: list[tuple[str, bool]], *, negated: bool) -> None:
         name = self.take()
         if name == "{":
             end = self.text.find("}", self.place)
@@ -362,9 +375,16 @@ class _Reader:
             self.place = end + 1
             if name.startswith("^"):
                 name, negated = name[1:], not negated
-        if name not in _CATEGORIES:
+        plain = name.translate(_IGNORED).lower() if name.isascii() else ""
+        if plain in _SPECIAL:
+            found = _SPECIAL[plain]
+            ranges.extend(_complement(found) if negated else found)
+        elif plain == "assigned":
+            categories.append(("Cn", not negated))
+        elif plain in _NAMES:
+            categories.append((_NAMES[plain], negated))
+        else:
             raise ValueError(f'the Unicode class "{name}" is not supported; general categories like L or Nd are')
-        categories.append((name, negated))
 
     def code_point(self, char: str) -> int:
         if char in _CONTROL:
@@ -379,7 +399,12 @@ class _Reader:
                 self.place += 2
                 if len(digits) < 2:
                     digits = ""
-            if not digits or len(digits) > 8 or digits.strip("0123456789abcdefABCDEF") or int(digits, 16) > _TOP:
+            if (
+                not digits
+                or len(digits.lstrip("0")) > 6
+                or digits.strip("0123456789abcdefABCDEF")
+                or int(digits, 16) > _TOP
+            ):
                 raise ValueError("invalid escape sequence: \\x")
             return int(digits, 16)
         if char == "0" or (char in "1234567" and self.peek() and self.peek() in "01234567"):
@@ -400,7 +425,7 @@ class _Reader:
         first = True
         while first or self.peek() != "]":
             first = False
-            if self.peek(2) == "[:" and ":]" in self.text[self.place :]:
+            if self.peek(2) == "[:" and ":]" in self.text[self.place + 2 :]:
                 self.posix(ranges)
                 continue
             low = self.class_item(ranges, categories)
@@ -424,7 +449,7 @@ class _Reader:
         return ord(char)
 
     def posix(self, ranges: list[tuple[int, int]]) -> None:
-        end = self.text.index(":]", self.place)
+        end = self.text.index(":]", self.place + 2)
         name = self.text[self.place + 2 : end]
         self.place = end + 2
         negated = name.startswith("^")
@@ -440,16 +465,15 @@ def _set(ranges: list[tuple[int, int]], flags: Flags, *, negated: bool = False) 
 
 def _switch(flags: Flags, letters: str) -> Flags:
     names = {"i": "fold", "m": "multiline", "s": "dot_all", "U": "ungreedy"}
-    value = True
-    changes: dict[str, bool] = {}
-    for letter in letters:
-        if letter == "-":
-            if not value:
-                raise ValueError("invalid or unsupported Perl syntax: flags")
-            value = False
-        else:
-            changes[names[letter]] = value
-    return flags._replace(**changes)
+    on, _, off = letters.partition("-")
+    return flags._replace(**{names[letter]: True for letter in on}, **{names[letter]: False for letter in off})
+
+
+def _repeated(item: Tree, low: int, high: int | None, greedy: bool) -> Tree:
+    tree = ("repeat", item, low, high, greedy)
+    if max(low, high or 0) >= 2 and not _repeats(tree, MAX_REPEAT):
+        raise ValueError("invalid repeat count")
+    return tree
 
 
 def _complement(ranges: Ranges) -> list[tuple[int, int]]:
@@ -463,7 +487,7 @@ def _complement(ranges: Ranges) -> list[tuple[int, int]]:
 
 
 def _digits(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and (len(text) == 1 or text[0] != "0")
 
 
 def _number(text: str) -> int:

@@ -85,7 +85,7 @@ def _qualified(text: str) -> _Problems:
     found: _Problems = []
     if len(parts) > 2:
         return [
-            "a qualified name " + _QUALIFIED_PROBLEM.removeprefix("name part ") + " with an optional DNS subdomain "
+            "a valid label key " + _QUALIFIED_PROBLEM.removeprefix("name part ") + " with an optional DNS subdomain "
             "prefix and '/' (e.g. 'example.com/MyName')"
         ]
     if len(parts) == 2:

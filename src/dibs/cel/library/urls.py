@@ -6,6 +6,7 @@ from typing import Final, final
 
 from dibs.cel.declarations import Function, Library, Overload, method
 from dibs.cel.errors import CelRuntimeError
+from dibs.cel.library.localized import quoted
 from dibs.cel.types import BOOL, STRING, list_of, map_of, opaque
 
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
@@ -19,12 +20,13 @@ _IN_HOST: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 def _refuse(text: str, why: str) -> CelRuntimeError:
-    return CelRuntimeError(f'URL parse error during conversion from string: parse "{text[:80]}": {why}')
+    return CelRuntimeError(f"URL parse error during conversion from string: parse {quoted(text)}: {why}")
 
 
 def _unescaped(text: str, piece: str) -> str:
-    if _ESCAPE.search(piece):
-        raise _refuse(text, "invalid URL escape")
+    wrong = _ESCAPE.search(piece)
+    if wrong is not None:
+        raise _refuse(text, f"invalid URL escape {quoted(piece[wrong.start() : wrong.start() + 3])}")
     from urllib.parse import unquote_to_bytes
 
     return unquote_to_bytes(piece).decode(errors="surrogateescape")
@@ -48,12 +50,12 @@ class Url:
         self.text = self.scheme + text[len(self.scheme) :]
         rest, _, self.query = rest.partition("?")
         self.host = self.user = self.opaque = ""
-        if not rest.startswith("/"):
+        if text != "*" and not rest.startswith("/"):
             self.opaque = rest
             rest = ""
         elif rest.startswith("//") and (self.scheme or not rest.startswith("///")):
             authority, slash, path = rest[2:].partition("/")
-            self.user, self.host = _authority(text, authority)
+            self.user, self.host = _authority(text, self.scheme, authority)
             rest = slash + path
         self.escaped_path = _escaped(_unescaped(text, rest), rest)
 
@@ -122,49 +124,76 @@ def check_request_uri(text: str) -> None:
     if rest.startswith("//") and (scheme or not rest.startswith("///")):
         authority, slash, path = rest[2:].partition("/")
         if scheme:
-            _authority(text, authority)
+            _authority(text, scheme, authority)
             rest = slash + path
     _unescaped(text, rest)
 
 
-def _authority(text: str, authority: str) -> tuple[str, str]:
+def _authority(text: str, scheme: str, authority: str) -> tuple[str, str]:
     user, at, host = authority.rpartition("@")
+    host = _host(text, scheme, host)
     if at and not _USER.match(user):
         raise _refuse(text, "net/url: invalid userinfo")
     if at:
         _unescaped(text, user)
-    return user, _host(text, host)
+    return user, host
 
 
-def _host(text: str, host: str) -> str:
+def _host(text: str, scheme: str, host: str) -> str:
     if host.rfind("[") > 0:
         raise _refuse(text, "invalid IP-literal")
     if host.startswith("["):
-        end = host.rfind("]")
-        if end < 0:
-            raise _refuse(text, "missing ']' in host")
-        if not _PORT.match(host, end + 1):
-            raise _refuse(text, f'invalid port "{host[end + 1 :]}" after host')
-        zone = host.find("%25")
-        address = _unescaped(text, host[1:end])
-        try:
-            ipaddress.IPv6Address(address)
-        except ValueError:
-            raise _refuse(text, f'invalid host: "{address}" is no IPv6 address') from None
-        if zone >= 0:
-            return host[:zone] + _unescaped(text, host[zone:])
-    else:
-        colon = host.rfind(":")
-        if colon >= 0 and not _PORT.match(host, colon):
-            raise _refuse(text, f'invalid port "{host[colon:]}" after host')
-    for place, char in enumerate(host):
+        return _literal(text, host)
+    # Only what http would reach may have no more than one colon.
+    colon = host.find(":") if scheme in ("http", "https") else host.rfind(":")
+    if colon >= 0 and not _PORT.match(host, colon):
+        raise _refuse(text, f"invalid port {quoted(host[colon:])} after host")
+    return _in_host(text, host)
+
+
+def _literal(text: str, host: str) -> str:
+    """An address of IPv6 in brackets, maybe with a zone, and a port."""
+    end = host.rfind("]")
+    if end < 0:
+        raise _refuse(text, "missing ']' in host")
+    port = host[end + 1 :]
+    if not _PORT.match(port):
+        raise _refuse(text, f"invalid port {quoted(port)} after host")
+    name, percent, zone = host[1:end].partition("%25")
+    address = _in_host(text, name)
+    if percent:
+        address += _in_host(text, percent + zone, zone=True)
+    plain, percent, zone = address.partition("%")
+    try:
+        found = ipaddress.ip_address(plain)
+    except ValueError:
+        found = None
+    if found is None or (percent and (found.version == 4 or not zone)):
+        raise _refuse(text, f"invalid host: ParseAddr({quoted(address)}): unable to parse IP")
+    if found.version == 4:
+        raise _refuse(text, "invalid IP-literal")
+    return f"[{address}]{port}"
+
+
+def _in_host(text: str, piece: str, *, zone: bool = False) -> str:
+    for place, char in enumerate(piece):
         if char == "%":
-            # Only bytes beyond ASCII may be escaped in a host.
-            if host[place + 1 : place + 2] not in set("89abcdefABCDEF") or _ESCAPE.match(host, place):
-                raise _refuse(text, f'invalid URL escape "{host[place : place + 3]}"')
+            escape = piece[place : place + 3]
+            if not _may_be_escaped(escape, zone=zone):
+                raise _refuse(text, f"invalid URL escape {quoted(escape)}")
         elif char.isascii() and char not in _IN_HOST:
-            raise _refuse(text, f'invalid character "{char}" in host name')
-    return _unescaped(text, host)
+            raise _refuse(text, f"invalid character {quoted(char)} in host name")
+    return _unescaped(text, piece)
+
+
+def _may_be_escaped(escape: str, *, zone: bool) -> bool:
+    """A host has escapes for what is not ASCII only; a zone also for what it may hold as it is, and for spaces."""
+    if _ESCAPE.match(escape):
+        return False
+    code = int(escape[1:], 16)
+    if zone:
+        return chr(code) in _IN_HOST | {"%", " "}
+    return code >= 0x80 or escape == "%25"
 
 
 def _escaped(path: str, raw: str) -> str:

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 def documented() -> dict[str, str]:
     """The table of places in the documentation: place → whether it is open after the start."""
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
-    head = next(number for number, row in enumerate(rows) if row[0] == "where")
+    head = next(number for number, row in enumerate(rows) if row[0] == "address")
     found: dict[str, str] = {}
     for where, state, _ in rows[head + 1 :]:
         word = re.split("[;,]", state)[0]

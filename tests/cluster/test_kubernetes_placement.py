@@ -296,6 +296,8 @@ def test_what_can_never_fit_is_refused_with_the_nearest_miss(
     assert set(left(world).values()) == {0}
     assert refused.value.code == code
     assert words in str(refused.value)
+    typed = str(request_["gpu"])
+    assert {(one.field, one.value) for one in refused.value.problems} == {("gpu", typed)}
 
 
 def test_a_cluster_that_adds_nodes_is_not_judged(world: World) -> None:

@@ -129,3 +129,15 @@ def test_the_claim_says_what_was_asked_in_dra_form() -> None:
         },
     }
     assert claim_of(parse_request({"cpu": 1}), "none") is None
+
+
+def test_a_refusal_shows_what_was_written() -> None:
+    claim = {"devices": {"requests": [{"name": name, "exactly": {"deviceClassName": "x"}} for name in ("a", "b")]}}
+    asked: list[tuple[dict[str, Any], tuple[str, str]]] = [
+        ({"gpu": "A100:2"}, ("gpu", "A100:2")),
+        ({"gpu": ["A100:2", "80GB..:1"], "cpu": 2}, ("gpu", "A100:2, 80GB..:1")),
+        ({"gpu": 2, "where": "true"}, ("gpu", "2")),
+        ({"claim": claim}, ("claim", "a, b")),
+    ]
+    for mapping, written in asked:
+        assert parse_request(mapping).written() == written

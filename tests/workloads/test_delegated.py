@@ -254,7 +254,7 @@ def test_what_is_refused_late_ends_with_the_schedulers_words(hands: Hands, clust
     row = service.sandbox(admitted.row.id)
     assert row.state == "failed"
     assert "PLACEMENT_REFUSED" in (row.reason or "")
-    assert "no node will ever have this" in (row.reason or "")
+    assert 'gpu "1": no node will ever have this' in (row.reason or ""), "the value as it was written"
     assert service.leases() == []
     assert cluster.pods() == []
 

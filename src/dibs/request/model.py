@@ -132,6 +132,12 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
             form["allow_busy"] = True
         return form
 
+    def written(self) -> tuple[str, str]:
+        """The field that asks for devices, with its value as it was written, for a refusal."""
+        if self.claim is not None:
+            return "claim", ", ".join(one["name"] for one in self.claim["devices"]["requests"])
+        return "gpu", ", ".join(map(str, self.gpus)) or self.flags()
+
     def flags(self) -> str:
         """The same as command-line flags, for a person."""
         if self.parts:

@@ -546,7 +546,7 @@ def _look(backend: Backend, handle: Handle, expected: Expectation) -> Observatio
 def _asked(run: Run) -> tuple[str, str]:
     """The field that a scheduler has decided on, and its value."""
     wanted = run.prepared.workload.delegated
-    return ("gpu", wanted.flags()) if wanted is not None else ("sandbox", run.order.spec.name)
+    return wanted.written() if wanted is not None else ("sandbox", run.order.spec.name)
 
 
 def ledger_away(error: BaseException) -> bool:

@@ -166,8 +166,8 @@ class Creation(Owners):
             return  # not judged; the scheduler says so if it does not fit
         found = self._fit(rendered, inventory)
         if found.ever:
-            asked = workload.delegated.flags() if workload.delegated is not None else workload.name
-            field = "gpu" if workload.delegated is not None else "sandbox"
+            wanted = workload.delegated
+            field, asked = wanted.written() if wanted is not None else ("sandbox", workload.name)
             where = f"on {found.nearest}, which comes nearest: " if found.nearest else ""
             raise NoMatch(
                 Problem(f"CLUSTER_{one.code}", field, asked, where + one.text, one.remedy) for one in found.ever

@@ -7,7 +7,7 @@ Called by ``Environment.compile`` after parsing. It writes its findings into the
 from collections.abc import Mapping
 from typing import Final
 
-from dibs.cel.declarations import Function
+from dibs.cel.declarations import Function, Overload
 from dibs.cel.errors import CelCompileError, CelTypeError
 from dibs.cel.nodes import (
     Bind,
@@ -23,6 +23,7 @@ from dibs.cel.nodes import (
     Node,
     OptionalMap,
     Select,
+    children,
     qualified_name,
 )
 from dibs.cel.types import (
@@ -54,6 +55,8 @@ _LITERALS: Final = {
     bool: BOOL, int: INT, Uint: UINT, float: DOUBLE, str: STRING, bytes: BYTES, type(None): NULL,
 }  # fmt: skip
 _MAX_PROBLEMS: Final = 20
+# What cel-go calls for whatever value is there, also where only one overload was found when compiling.
+_BY_TRAIT: Final = frozenset(("_+_", "_-_", "_*_", "_/_", "_%_", "-_", "_<_", "_<=_", "_>_", "_>=_", "size"))
 
 
 class Checker:
@@ -82,6 +85,8 @@ class Checker:
         self.formatting = 0
         # Type parameters that met only `dyn`: what they are bound to later is what is wanted, not what will be there.
         self.guessed: set[str] = set()
+        # Calls that take a dyn for a list, map or optional: what is in it may be of another kind than the result says.
+        self.loose: set[Node] = set()
 
     def run(self, root: Node, text: str) -> Type:
         """Check everything; raise all problems as one error."""
@@ -97,11 +102,20 @@ class Checker:
 
     def distrust(self) -> None:
         """Let generated code take for unknown what was only inferred from how a value behind `dyn` is used."""
-        if not self.guessed:
+        if self.guessed:
+            open_bindings = {name: kind for name, kind in self.bindings.items() if name not in self.guessed}
+            for node, kind in zip(self.visited, self.found, strict=True):
+                node.type = substitute(open_bindings, kind, free_as_dyn=True)
+        if not self.loose:
             return
-        open_bindings = {name: kind for name, kind in self.bindings.items() if name not in self.guessed}
-        for node, kind in zip(self.visited, self.found, strict=True):
-            node.type = substitute(open_bindings, kind, free_as_dyn=True)
+        loose: set[Node] = set()
+        for node in self.visited:
+            local = isinstance(node, Ident) and node.resolved is None and bool(loose)
+            if local or node in self.loose or any(child in loose for child in children(node)):
+                loose.add(node)
+                node.type = DYN
+                if isinstance(node, Call) and node.function in _BY_TRAIT and node not in self.loose:
+                    node.overloads = self.of_shape(node, self.functions[node.function])
 
     # -- helpers
 
@@ -262,6 +276,8 @@ class Checker:
             self.bindings = trial
             if any(_holds_dyn(trial, kind) for kind in kinds):
                 self.guessed.update(fresh.name for fresh in names.values() if fresh.name not in trial)
+            if names and any(_is_loose(kind, param) for kind, param in zip(kinds, overload.params, strict=True)):
+                self.loose.add(node)
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
         if result is None:
@@ -277,13 +293,13 @@ class Checker:
         """Without checking, whatever has the right shape may be tried at run time."""
         if not self.lenient:
             return ERROR
-        count = len(node.args) + (node.target is not None)
-        node.overloads = [
-            overload
-            for overload in function.overloads
-            if overload.member == (node.target is not None) and len(overload.params) == count
-        ]
+        node.overloads = self.of_shape(node, function)
         return DYN
+
+    def of_shape(self, node: Call, function: Function) -> list[Overload]:
+        member = node.target is not None
+        count = len(node.args) + member
+        return [one for one in function.overloads if one.member == member and len(one.params) == count]
 
     def instantiate(self, kind: Type, names: Bindings) -> Type:
         if kind.kind == "param":
@@ -419,6 +435,19 @@ def _plainly_fits(kinds: list[Type], params: tuple[Type, ...]) -> bool | None:
             if not is_dynamic(kind) and not is_dynamic(param):
                 unsure = True
     return None if unsure else True
+
+
+def _is_loose(kind: Type, param: Type) -> bool:
+    """Whether a dyn stands for something that holds values of a type parameter."""
+    if param.kind == "param":
+        return False
+    if is_dynamic(kind):
+        return _is_generic(param)
+    return any(_is_loose(*pair) for pair in zip(kind.params, param.params, strict=False))
+
+
+def _is_generic(kind: Type) -> bool:
+    return kind.kind == "param" or any(_is_generic(one) for one in kind.params)
 
 
 _LITERAL_KINDS: Final = frozenset(("bool", "int", "uint", "double", "string", "bytes"))

@@ -4,6 +4,7 @@ A node carries its offset in the text (for messages) and, once checked, its type
 (``Comprehension``, ``Bind``, ``OptionalMap``) rather than a general fold: that keeps the generated loops plain.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -198,3 +199,31 @@ def qualified_name(node: Node) -> str | None:
         return None
     fields.append(node.name)
     return ".".join(reversed(fields))
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes right below."""
+    if isinstance(node, Select):
+        yield node.operand
+    elif isinstance(node, Call):
+        if node.target is not None:
+            yield node.target
+        yield from node.args
+    elif isinstance(node, Logic):
+        yield from node.operands
+    elif isinstance(node, Conditional):
+        yield from (node.condition, node.then, node.otherwise)
+    elif isinstance(node, ListLiteral):
+        yield from node.elements
+    elif isinstance(node, MapLiteral):
+        for key, value, _ in node.entries:
+            yield key
+            yield value
+    elif isinstance(node, MessageLiteral):
+        yield from node.values
+    elif isinstance(node, Comprehension):
+        yield from (item for item in (node.range, node.condition, node.result) if item is not None)
+    elif isinstance(node, Bind):
+        yield from (node.value, node.body)
+    elif isinstance(node, OptionalMap):
+        yield from (node.target, node.body)

@@ -12,22 +12,18 @@ from dibs.cel.library.localized import clauses
 from dibs.cel.nodes import (
     Bind,
     Call,
-    Comprehension,
-    Conditional,
     Ident,
     ListLiteral,
     Literal,
-    Logic,
     MapLiteral,
-    MessageLiteral,
     Node,
     OptionalMap,
-    Select,
+    children,
 )
 from dibs.cel.operators import FAILURES, Dispatcher, make_map
 from dibs.cel.pattern import compile_program
 from dibs.cel.types import Type
-from dibs.cel.values import Optional
+from dibs.cel.values import Optional, Uint, type_name
 
 _PARSED: Final = frozenset(("duration", "timestamp"))
 # What a verb of a format may be given; a dyn may be anything.
@@ -42,35 +38,9 @@ _ACCEPTED: Final[dict[str, frozenset[str]]] = {
     "X": _NUMBERS | {"string", "bytes"},
 }
 _SHOWN: Final = frozenset(("list", "map", "int", "uint", "double", "bool", "string", "bytes", "type", "null_type"))
+_INDEXES: Final = frozenset(("_[_]", "_[?_]"))
+_KEYS: Final = frozenset((bool, int, Uint, float, str))
 _TIMES: Final = frozenset(("google.protobuf.Duration", "google.protobuf.Timestamp"))
-
-
-def children(node: Node) -> Iterator[Node]:
-    """The nodes right below."""
-    if isinstance(node, Select):
-        yield node.operand
-    elif isinstance(node, Call):
-        if node.target is not None:
-            yield node.target
-        yield from node.args
-    elif isinstance(node, Logic):
-        yield from node.operands
-    elif isinstance(node, Conditional):
-        yield from (node.condition, node.then, node.otherwise)
-    elif isinstance(node, ListLiteral):
-        yield from node.elements
-    elif isinstance(node, MapLiteral):
-        for key, value, _ in node.entries:
-            yield key
-            yield value
-    elif isinstance(node, MessageLiteral):
-        yield from node.values
-    elif isinstance(node, Comprehension):
-        yield from (item for item in (node.range, node.condition, node.result) if item is not None)
-    elif isinstance(node, Bind):
-        yield from (node.value, node.body)
-    elif isinstance(node, OptionalMap):
-        yield from (node.target, node.body)
 
 
 def validate(root: Node, constants: Mapping[str, Any]) -> None:
@@ -220,7 +190,19 @@ def _convert(root: Node, constants: Mapping[str, Any]) -> None:
                 message = error.message if isinstance(error, CelError) else str(error)
                 raise CelTypeError(message, offset=node.offset) from None
             continue
+        if isinstance(node, Call) and node.function in _INDEXES and is_constant(node.args[1], constants):
+            _check_index(node.args[1], constants)
         stack.extend(children(node))
+
+
+def _check_index(node: Node, constants: Mapping[str, Any]) -> None:
+    """A constant that can be no index, behind `dyn`, is refused when compiling."""
+    try:
+        value = _constant(node, constants)
+    except FAILURES:
+        return  # the conversion that fails is reported by itself
+    if type(value) not in _KEYS:
+        raise CelTypeError(f"invalid qualifier type: {type_name(value)} can be no index or key", offset=node.offset)
 
 
 def _constant(node: Node, constants: Mapping[str, Any]) -> Any:

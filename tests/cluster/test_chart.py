@@ -125,7 +125,7 @@ def test_the_gateway_may_do_nothing_that_its_documentation_does_not_list(renderi
     every = ("create", "get", "list", "watch", "patch", "delete")
     wanted = {("Role", "pods", verb) for verb in every}
     wanted |= {("Role", f"pods/{one}", verb) for one in ("exec", "attach", "portforward") for verb in ("create", "get")}
-    wanted |= {("Role", "resourceclaimtemplates", verb) for verb in ("create", "get", "delete")}
+    wanted |= {("Role", "resourceclaimtemplates", verb) for verb in ("create", "get", "patch", "delete")}
     wanted |= {("Role", "pods/log", "get"), ("Role", "resourceclaims", "get")}
     wanted |= {("Role", "persistentvolumeclaims", verb) for verb in ("create", "get")}
     wanted |= {("Role", "events", "list"), ("Role", "resourcequotas", "list")}

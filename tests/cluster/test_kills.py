@@ -27,11 +27,11 @@ from dibs.workloads.service import Workloads
 
 pytestmark = pytest.mark.stress
 
-# Of a pod: itself, its template, its release; the reason of its end, its deletion, its finalizer, and so on until the
-# process comes to its own end. The other kinds write more.
-_FEW = (2, 5)
+# Of a pod: its template, itself, its template's owner, its release; the reason of its end, its deletion, its
+# finalizer, and so on until the process comes to its own end. The other kinds write more.
+_FEW = (2, 6)
 KILLS: tuple[tuple[Kind, int], ...] = (
-    tuple((kind, number) for kind, most in (("Pod", 8), ("Sandbox", 12)) for number in range(1, most + 1))  # type: ignore[misc]
+    tuple((kind, number) for kind, most in (("Pod", 9), ("Sandbox", 13)) for number in range(1, most + 1))  # type: ignore[misc]
     if os.environ.get("DIBS_SOAK")
     else tuple(("Pod", number) for number in _FEW)
 )

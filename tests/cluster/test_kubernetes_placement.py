@@ -199,7 +199,8 @@ def test_creating_it_again_finds_it_and_another_of_its_name_is_left_alone(
     assert first == second
     world.pod("taken")
     with pytest.raises(errors.Exists):
-        create(backend, "taken")
+        create(backend, "taken", gpu=1)
+    assert left(world)["resourceclaimtemplates"] == 1, "that of the first"
     backend.discard(Handle("kubernetes", "taken", ""))
     assert world.cluster.get(kube.PODS, "taken", core.Pod, "default").metadata.name == "taken"
 
@@ -215,7 +216,72 @@ def test_what_was_begun_is_discarded_by_its_name(world: World, backend: Kubernet
         backend.placement(Handle("kubernetes", "box", ""))
 
 
-def test_a_template_that_is_refused_takes_its_pod_along(world: World, backend: KubernetesBackend) -> None:
+class Killed(BaseException):
+    """Stands for kill -9: nothing of ours runs after it."""
+
+
+def test_the_template_is_there_before_the_pod_and_goes_with_it(world: World, backend: KubernetesBackend) -> None:
+    cards(world)
+    writes: list[str] = []
+    real = Cluster.create
+
+    def create_(cluster: Cluster, resource: kube.Resource, *args: Any, **more: Any) -> Any:
+        writes.append(resource.plural)
+        return real(cluster, resource, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "create", create_)
+        handle = create(backend, gpu=1)
+    assert writes == ["resourceclaimtemplates", "pods"]
+    (template,) = world.cluster.items(kube.TEMPLATES, core.Pod, "default")
+    raw = world.cluster.get(kube.TEMPLATES, template.metadata.name, dict[str, Any], "default")
+    assert [one["uid"] for one in raw["metadata"]["ownerReferences"]] == [handle.data["uid"]]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("again", [True, False], ids=["made again", "discarded"])
+def test_killed_after_any_write_of_a_creation(
+    world: World, backend: KubernetesBackend, number: int, again: bool
+) -> None:
+    cards(world)
+    left_over = [number]
+
+    def deadly(real: Any) -> Any:
+        def write(*args: Any, **more: Any) -> Any:
+            found = real(*args, **more)
+            left_over[0] -= 1
+            if not left_over[0]:
+                raise Killed
+            return found
+
+        return write
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        for verb in ("create", "patch", "delete"):
+            patch.setattr(Cluster, verb, deadly(getattr(Cluster, verb)))
+        create(backend, gpu=1)
+    handle = create(backend, gpu=1) if again else Handle("kubernetes", "box", "")
+    if again:
+        raw = world.cluster.get(kube.TEMPLATES, "box-devices", dict[str, Any], "default")
+        assert [one["uid"] for one in raw["metadata"]["ownerReferences"]] == [handle.data["uid"]]
+    backend.discard(handle)
+    world.until(lambda: set(left(world).values()) == {0}, f"nothing is left: {left(world)}")
+
+
+def test_a_template_of_an_earlier_pod_is_made_anew(world: World, backend: KubernetesBackend) -> None:
+    cards(world)
+    made = workload(gpu=1)
+    body = backend.render(made, Path("/none")).order["template"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "box", "uid": "00000000-0000-0000-0000-000000000000"}
+    owned = {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
+    earlier = world.cluster.create(kube.TEMPLATES, owned, "default")
+    handle = create(backend, gpu=1)
+    raw = world.cluster.get(kube.TEMPLATES, body["metadata"]["name"], dict[str, Any], "default")
+    assert raw["metadata"]["uid"] != earlier["metadata"]["uid"], "Kubernetes is about to delete that one"
+    assert [one["uid"] for one in raw["metadata"]["ownerReferences"]] == [handle.data["uid"]]
+
+
+def test_a_template_that_is_refused_leaves_nothing(world: World, backend: KubernetesBackend) -> None:
     cards(world)
     made = workload(gpu=1)
     realisation = backend.render(made, Path("/none"))

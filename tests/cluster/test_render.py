@@ -12,7 +12,7 @@ from tests.cluster.world import World, device
 from dibs.errors import DibsError, InvalidRequest
 from dibs.kube import client as kube
 from dibs.kube import objects as core
-from dibs.kube.render import KINDS, Kind, Offers, Rendered, owned, render
+from dibs.kube.render import KINDS, Kind, Offers, Rendered, owner_of, render
 from dibs.request.pod_options import PodOptions, read_options
 from dibs.request.spec import parse_spec
 
@@ -63,7 +63,7 @@ def test_every_manifest_is_accepted_with_strict_field_validation(world: World, n
     pod = world.cluster.create(kube.PODS, found.workload, "default", dry_run=True)
     assert found.form == ("none" if "gpu" not in REQUESTS[name] else found.form)
     if found.template is not None:
-        world.cluster.create(kube.TEMPLATES, owned(found.template, pod), "default", dry_run=True)
+        world.cluster.create(kube.TEMPLATES, found.template, "default", dry_run=True)
         assert pod["spec"]["resourceClaims"] == found.workload["spec"]["resourceClaims"]
         assert not any("/" in key for key in container(found)["resources"].get("limits", {}))
     assert "runtimeClassName" not in pod["spec"]
@@ -86,9 +86,8 @@ def test_requests_at_random_become_manifests_that_are_accepted(world: World) -> 
         wishes = [_wish(random) for _ in range(random.randrange(1, 4))]
         found = rendered(DRA, gpu=wishes if len(wishes) > 1 else wishes[0])
         assert found.template is not None
-        pod = {**found.workload, "metadata": {"name": "box", "uid": "u", "namespace": "default"}}
         try:
-            world.cluster.create(kube.TEMPLATES, owned(found.template, pod), "default", dry_run=True)
+            world.cluster.create(kube.TEMPLATES, found.template, "default", dry_run=True)
             world.cluster.create(kube.PODS, found.workload, "default", dry_run=True)
         except DibsError as error:
             raise AssertionError((seed, number, wishes)) from error
@@ -118,8 +117,10 @@ def test_a_rendered_claim_is_allocated_and_its_template_goes_with_the_pod(world:
     offers = Offers(classes=("gpu.nvidia.com",))
     found = rendered(offers, gpu=2)
     assert found.template is not None
+    world.cluster.create(kube.TEMPLATES, found.template, "default")
     pod = world.cluster.create(kube.PODS, found.workload, "default")
-    world.cluster.create(kube.TEMPLATES, owned(found.template, pod), "default")
+    owner = {"metadata": {"ownerReferences": [owner_of(pod)]}}
+    world.cluster.patch(kube.TEMPLATES, found.template["metadata"]["name"], owner, "default")
     assert world.bound("box") == "fake-1"
     world.cluster.delete(kube.PODS, "box", "default", grace=0)
     world.until(

@@ -147,7 +147,7 @@ def rights(cluster: Cluster, inventory: ClusterInventory) -> Finding:
     wanted = [("create", PODS), ("delete", PODS), ("create", _EXEC), ("get", _LOG)]
     wanted += [("get", VOLUME_CLAIMS), ("create", VOLUME_CLAIMS)]
     if inventory.version.has_dra:
-        wanted += [("create", TEMPLATES), ("delete", TEMPLATES), ("get", CLAIMS)]
+        wanted += [("create", TEMPLATES), ("patch", TEMPLATES), ("delete", TEMPLATES), ("get", CLAIMS)]
     denied = [(verb, one) for verb, one in wanted if not cluster.may(verb, one, namespace)]
     if not denied:
         return Finding("cluster-rights", "ok", f"sandboxes can be run in namespace {namespace}")

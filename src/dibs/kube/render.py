@@ -80,7 +80,7 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of one sandbox. The template is created after its workload, which owns it."""
+    """The objects of one sandbox. The template is created before its workload, which then owns it."""
 
     workload: dict[str, Any]
     template: dict[str, Any] | None = None
@@ -177,9 +177,9 @@ def _mark(metadata: dict[str, Any], pod: dict[str, Any], template: dict[str, Any
     pod["shareProcessNamespace"] = True
 
 
-def owned(template: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with its workload as owner, so that it goes when the workload does."""
-    owner = {
+def owner_of(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """A reference to the owner of a template, so that it goes when the workload does."""
+    return {
         "apiVersion": workload["apiVersion"],
         "kind": workload["kind"],
         "name": workload["metadata"]["name"],
@@ -187,7 +187,6 @@ def owned(template: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str,
         "controller": False,
         "blockOwnerDeletion": False,
     }
-    return {**template, "metadata": {**template["metadata"], "ownerReferences": [owner]}}
 
 
 def _workload(made: Resource, name: str, metadata: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 `create` makes the workload with a scheduling gate: it exists, and nothing happens to it, until its handle is in the
 ledger and `release` takes the gate away. So a crash in between leaves an object that holds nothing, and that `discard`
-finds by its name. The claim template comes after the workload, which owns it: both go together.
+finds by its name. The claim template comes first, or Kubernetes would look for it in vain and come back to it in its
+own time; the workload then becomes its owner, so that both go together. The handle is recorded after that: a template
+without an owner belongs to a sandbox that is made again or discarded.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from dibs.kube.render import (
     Offers,
     Rendered,
     is_claim_name,
-    owned,
+    owner_of,
     render,
     volume_claim,
     volume_mounts,
@@ -201,11 +203,15 @@ class Creation(Owners):
         rendered = msgspec.convert(realisation.order, Rendered)
         self._make_volumes(workload.volumes)
         try:
+            if rendered.template is not None:
+                self._create_template(rendered.template, workload.id)
             made = self._create(rendered.workload, workload.id)
             if rendered.template is not None:
-                self._create_template(owned(rendered.template, made), made["metadata"]["uid"])
+                owner = {"metadata": {"ownerReferences": [owner_of(made)]}}
+                self.cluster().patch(TEMPLATES, rendered.template["metadata"]["name"], owner, self.namespace)
         except errors.Exists:
-            raise  # it is another's: there is nothing of ours to remove
+            self._delete(TEMPLATES, f"{workload.id}-{CLAIM}", workload.id)
+            raise  # the workload is another's: nothing else of ours is there
         except DibsError:
             self.discard(Handle(self.name, workload.id, str(folder)))
             raise
@@ -219,7 +225,7 @@ class Creation(Owners):
             return self.cluster().create(self.workloads, body, self.namespace)
         except errors.Exists:
             found = self.cluster().get(self.workloads, sandbox_id, dict[str, Any], self.namespace)
-            if _label_of(found) != sandbox_id or found["metadata"].get("deletionTimestamp"):
+            if not _is_ours(found, sandbox_id):
                 raise
             return found
 
@@ -236,15 +242,36 @@ class Creation(Owners):
         except errors.Missing:
             return None
 
-    def _create_template(self, body: dict[str, Any], uid: str) -> None:
-        try:
-            self.cluster().create(TEMPLATES, body, self.namespace)
-        except errors.Exists:
-            name = body["metadata"]["name"]
-            found = self.cluster().get(TEMPLATES, name, dict[str, Any], self.namespace)
-            if any(one.get("uid") == uid for one in found["metadata"].get("ownerReferences", ())):
+    def _create_template(self, body: dict[str, Any], sandbox_id: str) -> None:
+        """The template, made now or found again, if it does not go with an earlier workload."""
+        name = body["metadata"]["name"]
+        for left in reversed(range(_TRIES)):
+            try:
+                self.cluster().create(TEMPLATES, body, self.namespace)
                 return
-            raise
+            except errors.Exists:
+                found = self._template_called(name)
+                if found is None and left:
+                    continue
+                if found is None or not left or not _is_ours(found, sandbox_id):
+                    raise
+                owners = [one.get("uid") for one in found["metadata"].get("ownerReferences", ())]
+                if not owners or self._uid(sandbox_id) in owners:
+                    return
+                self._delete(TEMPLATES, name, sandbox_id)
+
+    def _template_called(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self.cluster().get(TEMPLATES, name, dict[str, Any], self.namespace)
+        except errors.Missing:
+            return None
+
+    def _uid(self, sandbox_id: str) -> str:
+        try:
+            found = self.cluster().get(self.workloads, sandbox_id, dict[str, Any], self.namespace)
+        except errors.Missing:
+            return ""
+        return str(found["metadata"]["uid"])
 
     def release(self, handle: Handle, pod: SandboxPod) -> None:
         """Take the gate away: from now on the scheduler and the kubelet do what they do. Repeatable."""
@@ -359,6 +386,10 @@ def pod_of(workload: dict[str, Any]) -> dict[str, Any]:
     spec = workload["spec"]
     found: dict[str, Any] = spec.get("podTemplate") or spec["template"]
     return found
+
+
+def _is_ours(found: dict[str, Any], sandbox_id: str) -> bool:
+    return _label_of(found) == sandbox_id and not found["metadata"].get("deletionTimestamp")
 
 
 def _label_of(found: dict[str, Any]) -> str:

@@ -124,6 +124,10 @@ INDEXES = [
 ]  # fmt: skip
 # What a dyn holds is of another kind than what it is put together with.
 LOOSE = [
+    "bytes((device.attributes['dra.example.com'].s + device.attributes['dra.example.com'].u)) + b''",
+    "('1'.split('a') + (['x'] + ['a'])).min() <= (device.attributes['dra.example.com'].s + '').find('x*?').find('a')",
+    "(dyn([b'a']) + [b'b']).all(x, (x + x).size() == 2)",
+    "(dyn(['a']) + ['b']).all(x, x + x < 'c' && x.contains('a') || x.size() == 1)",
     "([optional.of(1)] + dyn([1]))[1].hasValue()",
     "([1] + dyn(['a']))[1] + 1",
     "([1] + dyn(['a'])).map(x, x + 1)",

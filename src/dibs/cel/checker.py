@@ -115,7 +115,7 @@ class Checker:
                 loose.add(node)
                 node.type = DYN
                 if isinstance(node, Call) and node.function in _BY_TRAIT and node not in self.loose:
-                    node.overloads = self.of_shape(node, self.functions[node.function])
+                    node.tried = self.of_shape(node, self.functions[node.function])
 
     # -- helpers
 
@@ -258,6 +258,7 @@ class Checker:
 
     def resolve_overload(self, node: Call, function: Function, kinds: list[Type]) -> Type:
         result: Type | None = None
+        loose = False
         for overload in function.overloads:
             if overload.member != (node.target is not None) or len(overload.params) != len(kinds):
                 continue
@@ -276,8 +277,7 @@ class Checker:
             self.bindings = trial
             if any(_holds_dyn(trial, kind) for kind in kinds):
                 self.guessed.update(fresh.name for fresh in names.values() if fresh.name not in trial)
-            if names and any(_is_loose(kind, param) for kind, param in zip(kinds, overload.params, strict=True)):
-                self.loose.add(node)
+            loose = loose or any(_is_loose(kind, param) for kind, param in zip(kinds, overload.params, strict=True))
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
         if result is None:
@@ -287,6 +287,8 @@ class Checker:
             applied = f"{shown[0]}.({', '.join(shown[1:])})" if node.target is not None else f"({', '.join(shown)})"
             self.problem(node, f"found no matching overload for '{node.function}' applied to '{applied}'")
             return self.fallback(node, function)
+        if loose and not is_dynamic(result):
+            self.loose.add(node)
         return result
 
     def fallback(self, node: Call, function: Function) -> Type:

@@ -228,7 +228,7 @@ class Generator(Writer):
         overload = node.overloads[0]
         trusted = all(_trusted(item.type, param) for item, param in zip(nodes, overload.params, strict=True))
         if len(node.overloads) > 1 or not trusted:
-            dispatcher: Callable[..., Any] = operators.Dispatcher(node.function, node.overloads)
+            dispatcher: Callable[..., Any] = operators.Dispatcher(node.function, node.tried or node.overloads)
             if node.function in _PATTERNS and self.is_constant(nodes[1]):
                 dispatcher = operators.ByText(dispatcher)
             return self.charged(node, dispatcher, arguments), True

@@ -70,10 +70,11 @@ class Select(Node):
 class Call(Node):
     """``function(args)`` or ``target.function(args)``; operators are calls of ``_+_`` and the like.
 
-    The checker sets ``overloads`` to those that can apply, and clears ``target`` for a namespaced function.
+    The checker sets ``overloads`` to those that can apply, and clears ``target`` for a namespaced function. ``tried``
+    has more to try with values of other kinds than were inferred; a call is charged by ``overloads`` all the same.
     """
 
-    __slots__ = ("args", "function", "overloads", "target")
+    __slots__ = ("args", "function", "overloads", "target", "tried")
 
     def __init__(self, offset: int, function: str, target: Node | None, args: list[Node]) -> None:
         super().__init__(offset, args if target is None else [target, *args])
@@ -81,6 +82,7 @@ class Call(Node):
         self.target = target
         self.args = args
         self.overloads: list[Overload] = []
+        self.tried: list[Overload] = []
 
 
 class Logic(Node):

@@ -202,7 +202,10 @@ def test_no_gpu_at_all_says_what_to_do(dibs: Dibs, tmp_path: Path) -> None:
     result = dibs("gpus", DIBS_CDI_DIRS=str(tmp_path / "none"))
     if "no GPU was found" not in result.stdout:
         pytest.skip("this host has a GPU")
+    assert "→ see why: dibs doctor" in result.stdout
     assert "dibs gpus simulate 8" in result.stdout
+    filtered = dibs("gpus", "--where", "true", DIBS_CDI_DIRS=str(tmp_path / "none"))
+    assert filtered.stdout == result.stdout, "there is nothing that could match"
 
 
 def test_explain_creates_nothing_and_exits_as_the_refusal_would(eight_gpus: Home, dibs: Dibs) -> None:

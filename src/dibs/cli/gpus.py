@@ -85,6 +85,7 @@ def print_gpus(service: Workloads, output: str, wanted: Expression | None = None
     """Print the devices. The exit code: 80 if it cannot be told of some device whether it matches."""
     inventory, states = service.devices()
     undecided: dict[str, str] = {}
+    matching = wanted is not None and bool(states)
     if wanted is not None:
         inventory, states, undecided = _matching(inventory, states, wanted)
     if output == "slices":
@@ -103,7 +104,7 @@ def print_gpus(service: Workloads, output: str, wanted: Expression | None = None
             from dibs.cli.until import ends_of
 
             ends = ends_of(service, output)
-        show(gpu_lines(inventory, states, wide=output == "wide", matching=wanted is not None, ends=ends))
+        show(gpu_lines(inventory, states, wide=output == "wide", matching=matching, ends=ends))
         waiting = len(service.queue())
         if waiting:
             show(["", f"{waiting} waiting; `dibs leases` shows the queue"])

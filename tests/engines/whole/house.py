@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.engines import images
 from tests.engines.images import REFERENCE
 from tests.engines.running import Engine
@@ -235,18 +236,54 @@ def nodes_of(pid: int) -> list[str]:
     return sorted(found)
 
 
-def vendor_spec(folder: Path, nodes: dict[str, str]) -> None:
-    """A CDI spec of cards that are real nodes of the host, with numbers of their own: name → node of the host."""
-    devices = []
-    for name, source in nodes.items():
-        info = os.stat(source)
-        node = {
-            "path": f"/dev/vendor{name}", "hostPath": source, "type": "c",
-            "major": os.major(info.st_rdev), "minor": os.minor(info.st_rdev),
+class Card(msgspec.Struct, frozen=True):
+    """A node of the host that is this process's own. A container with a node of the same path or number anywhere on the
+    machine has the card, and other workers have engines, too: no two of them may use the same."""
+
+    name: str
+    source: str  # on the host
+    major: int
+    minor: int
+
+    @property
+    def numbers(self) -> str:
+        return f"{self.major}:{self.minor}"
+
+    def path(self, vendor: str = "vendor") -> str:
+        """In a container."""
+        return f"/dev/{vendor}-{os.getpid()}-{self.name}"
+
+    def seen(self, vendor: str = "vendor") -> str:
+        """As `nodes_of` says it."""
+        return f"{self.path(vendor).removeprefix('/dev/')} c {self.numbers}"
+
+    def node(self, vendor: str = "vendor") -> dict[str, object]:
+        """For a CDI spec."""
+        return {
+            "path": self.path(vendor), "hostPath": self.source, "type": "c", "major": self.major, "minor": self.minor
         }  # fmt: skip
-        devices.append({"name": name, "containerEdits": {"deviceNodes": [node]}})
+
+
+def own_cards(engine: Engine, count: int) -> list[Card]:
+    """Nodes with numbers that no driver has, where the engine sees them at the same path."""
+    folder = engine.folder / "cards"
+    folder.mkdir(exist_ok=True)
+    found = []
+    for number in range(count):
+        # a process id has at most 22 bits, a minor number 20; from 240 on is for local use
+        high, minor = divmod(os.getpid() * 3 + number, 1 << 20)
+        card = Card(str(number), str(folder / str(number)), 240 + high, minor)
+        if not os.path.exists(card.source):
+            os.mknod(card.source, stat.S_IFCHR | 0o666, os.makedev(card.major, card.minor))
+        found.append(card)
+    return found
+
+
+def vendor_spec(engine: Engine, cards: list[Card]) -> None:
+    """A CDI spec of cards that are real nodes of the host, with numbers of their own."""
+    devices = [{"name": card.name, "containerEdits": {"deviceNodes": [card.node()]}} for card in cards]
     spec = {"cdiVersion": "0.5.0", "kind": "vendor.example/gpu", "devices": devices}
-    (folder / "vendor.json").write_text(json.dumps(spec))
+    (engine.etc_cdi / "vendor.json").write_text(json.dumps(spec))
 
 
 def until(what: Any, *, why: str = "") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.whole.house import House, nodes_of, vendor_spec
+from tests.engines.whole.house import House, nodes_of, own_cards, vendor_spec
 
 from dibs.devices import simulated
 from dibs.errors import Busy, DeliveryMismatch, InvalidRequest, NoMatch, NotFound, Unsupported
@@ -46,11 +46,12 @@ def test_real_nodes_keep_their_numbers_and_the_others_stay_outside(
 ) -> None:
     simulated.off(house.home)
     monkeypatch.setenv("DIBS_CDI_DIRS", str(house.engine.etc_cdi))
-    vendor_spec(house.engine.etc_cdi, {"0": "/dev/zero", "1": "/dev/full", "2": "/dev/random"})
+    cards = own_cards(house.engine, 3)
+    vendor_spec(house.engine, cards)
     first = house.create(device="vendor.example/gpu=1")
-    assert house.nodes(first) == ["vendor1 c 1:7"]
+    assert house.nodes(first) == [cards[1].seen()]
     second = house.create(gpu="all")
-    assert house.nodes(second) == ["vendor0 c 1:5", "vendor2 c 1:8"]
+    assert house.nodes(second) == [cards[0].seen(), cards[2].seen()]
 
 
 def test_a_claim_with_alternatives_takes_the_first_that_can_be_had(house: House, tmp_path: Path) -> None:
@@ -270,13 +271,14 @@ def test_sd_43_all_is_a_list_before_and_after(house: House) -> None:
 def test_sd_45_a_stale_spec_makes_no_container(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated.off(house.home)
     monkeypatch.setenv("DIBS_CDI_DIRS", str(house.engine.etc_cdi))
-    vendor_spec(house.engine.etc_cdi, {"0": "/dev/zero"})
+    [card] = own_cards(house.engine, 1)
+    vendor_spec(house.engine, [card])
     file = house.engine.etc_cdi / "vendor.json"
-    file.write_text(file.read_text().replace('"minor": 5', '"minor": 99'))
+    file.write_text(file.read_text().replace(f'"minor": {card.minor}', f'"minor": {card.minor + 99}'))
     with pytest.raises((InvalidRequest, Unsupported)) as caught:
         house.create(device="vendor.example/gpu=0")
-    assert "1:99" in str(caught.value)
-    assert "1:5" in str(caught.value)
+    assert f"{card.major}:{card.minor + 99}" in str(caught.value)
+    assert card.numbers in str(caught.value)
     assert house.engine.containers() == []
 
 

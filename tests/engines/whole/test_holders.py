@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.whole.house import House, until, vendor_spec
+from tests.engines.whole.house import House, own_cards, until, vendor_spec
 
 from dibs.backends.port import TakesSnapshots, must
 from dibs.devices import simulated
@@ -153,12 +153,14 @@ def test_a_container_in_a_crash_loop_holds_its_card_all_the_time(house: House) -
 def test_a_container_that_may_open_a_device_by_a_rule_holds_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated.off(house.home)
     monkeypatch.setenv("DIBS_CDI_DIRS", str(house.engine.etc_cdi))
-    vendor_spec(house.engine.etc_cdi, {"0": "/dev/fuse", "1": "/dev/loop-control"})
+    cards = own_cards(house.engine, 2)
+    vendor_spec(house.engine, cards)
+    folder = str(Path(cards[0].source).parent)
     if house.kind == "docker":
-        host: dict[str, Any] = {"DeviceCgroupRules": ["c 10:229 rwm"], "Binds": ["/dev:/x"]}
+        host: dict[str, Any] = {"DeviceCgroupRules": [f"c {cards[0].numbers} rwm"], "Binds": [f"{folder}:/x"]}
     else:
-        rule = {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}
-        mount = {"type": "bind", "source": "/dev", "destination": "/x", "options": ["rbind"]}
+        rule = {"allow": True, "type": "c", "major": cards[0].major, "minor": cards[0].minor, "access": "rwm"}
+        mount = {"type": "bind", "source": folder, "destination": "/x", "options": ["rbind"]}
         host = {"device_cgroup_rule": [rule], "mounts": [mount]}
     house.foreign("ruled", **host)
     assert {name: state for name, (state, _) in house.states().items()} == {"gpu-0": "external", "gpu-1": "free"}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.engines.whole.house import House
+from tests.engines.whole.house import House, own_cards
 
 from dibs.devices.simulated import off
 from dibs.errors import DeliveryMismatch, DibsError
@@ -28,8 +28,9 @@ def cards(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
 def spec(house: House, script: str) -> Path:
     """One card with a hook, and a file that the hook may write to."""
     hook = {"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", script]}
-    node = {"path": "/dev/vendor0", "hostPath": "/dev/full"}
-    device = {"name": "0", "containerEdits": {"deviceNodes": [node], "hooks": [hook]}}
+    [card] = own_cards(house.engine, 1)
+    node = {"path": card.path(), "hostPath": card.source}
+    device = {"name": card.name, "containerEdits": {"deviceNodes": [node], "hooks": [hook]}}
     document = {"cdiVersion": "0.5.0", "kind": "vendor.example/gpu", "devices": [device]}
     (house.engine.etc_cdi / "vendor.json").write_text(json.dumps(document))
     return house.engine.folder / "hook-ran"
@@ -39,7 +40,7 @@ def test_a_hook_is_run_by_the_engine_once_for_each_container(cards: House) -> No
     ran = spec(cards, f"cat > /dev/null; echo ran >> {cards.engine.folder}/hook-ran")
     ran.unlink(missing_ok=True)
     row = cards.create(device="vendor.example/gpu=0", command=["sleep", "1000"])
-    assert cards.nodes(row) == ["vendor0 c 1:7"]
+    assert cards.nodes(row) == [card.seen() for card in own_cards(cards.engine, 1)]
     assert ran.read_text() == "ran\n"
     assert {line.outcome for line in cards.service.receipt(row.id).lines} == {"delivered"}
 

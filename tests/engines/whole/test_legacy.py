@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.engines import shared
-from tests.engines.whole.house import House
+from tests.engines.running import Engine
+from tests.engines.whole.house import Card, House, own_cards
 
 from dibs.devices.simulated import off
 from dibs.errors import DeliveryMismatch
 
-NUMBERS = {"0": "1 7", "1": "1 5"}  # of /dev/full and /dev/zero
 HOOK = """#!/bin/sh
 # NVIDIA_VISIBLE_DEVICES is in the container's own configuration.
 state=$(cat)
@@ -29,8 +29,8 @@ root=$(echo "$config" | sed 's/.*"root": *{[^}]*"path": *"\\([^"]*\\)".*/\\1/')
 asked=$(echo "$config" | sed 's/.*"NVIDIA_VISIBLE_DEVICES=\\([^"]*\\)".*/\\1/')
 [ "$asked" = all ] && asked=0,1
 for card in $(echo "$asked" | tr , ' '); do
-    case $card in SWAP0) numbers="c 1 7" ;; SWAP1) numbers="c 1 5" ;; esac
-    nsenter --target $pid --mount -- mknod $root/dev/nvidia$card $numbers
+    case $card in 0) node="NODE0" ;; 1) node="NODE1" ;; esac
+    nsenter --target $pid --mount -- mknod $root$node
 done
 """
 
@@ -40,13 +40,13 @@ def legacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     engine = shared.engine("docker", cdi_on=False)
     if isinstance(engine, str):
         pytest.skip(f"docker is not here: {engine}")
-    write_hook(engine.programs, "0", "1")
+    write_hook(engine, 0, 1)
     engine.kill()
     engine.start()  # it looks for the hook when it starts
     house = House(engine, tmp_path / "home")
     monkeypatch.setenv("DIBS_HOME", str(house.home.state))
     monkeypatch.setenv("DIBS_CDI_DIRS", str(tmp_path / "cdi"))
-    specs(tmp_path / "cdi")
+    specs(tmp_path / "cdi", own_cards(engine, 2))
     off(house.home)
     yield house
     house.close()
@@ -55,21 +55,25 @@ def legacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     engine.start()
 
 
-def write_hook(folder: Path, first: str, second: str) -> None:
+def write_hook(engine: Engine, first: int, second: int) -> None:
     """One that gives card `first` where 0 is asked for, and `second` for 1."""
-    folder.mkdir(exist_ok=True)
-    program = folder / "nvidia-container-runtime-hook"
-    program.write_text(HOOK.replace("SWAP0", first).replace("SWAP1", second))
+    engine.programs.mkdir(exist_ok=True)
+    program = engine.programs / "nvidia-container-runtime-hook"
+    cards = own_cards(engine, 2)
+    text = HOOK
+    for asked, given in ((cards[0], cards[first]), (cards[1], cards[second])):
+        text = text.replace(f"NODE{asked.name}", f"{asked.path('nvidia')} c {given.major} {given.minor}")
+    program.write_text(text)
     program.chmod(0o755)
 
 
-def specs(folder: Path) -> None:
+def specs(folder: Path, cards: list[Card]) -> None:
     """What dibs knows of the cards; the engine has CDI off."""
     folder.mkdir()
     devices = []
-    for name, source in (("0", "/dev/full"), ("1", "/dev/zero")):
-        node = {"path": f"/dev/nvidia{name}", "hostPath": source}
-        devices.append({"name": name, "containerEdits": {"deviceNodes": [node]}})
+    for card in cards:
+        node = {"path": card.path("nvidia"), "hostPath": card.source}
+        devices.append({"name": card.name, "containerEdits": {"deviceNodes": [node]}})
     document = {
         "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
         "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
@@ -79,7 +83,7 @@ def specs(folder: Path) -> None:
 
 def test_a_card_is_asked_for_by_its_exact_id_and_proved(legacy: House) -> None:
     row = legacy.create(device="nvidia.com/gpu=1", command=["sleep", "1000"])
-    assert legacy.nodes(row) == ["nvidia1 c 1:5"]
+    assert legacy.nodes(row) == [own_cards(legacy.engine, 2)[1].seen("nvidia")]
     [asked] = legacy.container(row)["HostConfig"]["DeviceRequests"]
     assert (asked["DeviceIDs"], asked["Count"], asked["Driver"]) == (["1"], 0, "nvidia")
     assert "by NVIDIA's request" in json.dumps(legacy.service.receipt(row.id).rendered)
@@ -87,14 +91,14 @@ def test_a_card_is_asked_for_by_its_exact_id_and_proved(legacy: House) -> None:
     assert {line.outcome for line in lines} == {"delivered"}
     assert legacy.exec(row.id, "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES")[0] == "1\n"
     other = legacy.create(gpu=1, command=["sleep", "1000"])
-    assert legacy.nodes(other) == ["nvidia0 c 1:7"]
+    assert legacy.nodes(other) == [own_cards(legacy.engine, 2)[0].seen("nvidia")]
 
 
 def test_another_card_than_the_one_asked_for_is_no_delivery(legacy: House) -> None:
-    write_hook(legacy.engine.programs, "1", "0")
+    write_hook(legacy.engine, 1, 0)
     with pytest.raises(DeliveryMismatch) as caught:
         legacy.create(device="nvidia.com/gpu=1", command=["sleep", "1000"])
-    assert re.search("/dev/nvidia[01]", str(caught.value))
+    assert re.search("/dev/nvidia-[0-9]+-[01]", str(caught.value))
     assert legacy.free()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.engines import images, shared
-from tests.engines.whole.house import House, until
+from tests.engines.whole.house import House, own_cards, until
 
 from dibs.backends.engines import client, external
 from dibs.backends.engines import engine as line
@@ -274,12 +274,12 @@ def test_sd_44_a_card_that_no_engine_can_pass_makes_no_container(
     folder = tmp_path / "cdi"
     folder.mkdir()
     monkeypatch.setenv("DIBS_CDI_DIRS", str(folder))
-    node = {"path": "/dev/vendor0", "hostPath": "/dev/zero", "type": "c", "major": 1, "minor": 5}
+    [card] = own_cards(house.engine, 1)
     hook = {"hookName": "createContainer", "path": "/bin/true"}
     spec = {
         "cdiVersion": "0.5.0",
         "kind": "vendor.example/gpu",
-        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node], "hooks": [hook]}}],
+        "devices": [{"name": card.name, "containerEdits": {"deviceNodes": [card.node()], "hooks": [hook]}}],
     }
     (folder / "vendor.json").write_text(json.dumps(spec))
     with pytest.raises(Unsupported) as caught:

@@ -31,19 +31,27 @@ def engine(kind: str) -> tuple[Home, str]:
 def gateway(
     home: Home, folder: Path, *flags: str, settings: str = "", env: dict[str, str] | None = None
 ) -> Iterator[RunningGateway]:
-    """Its tokens are revoked at the end: the next file may have a gateway on the same home."""
+    """Its tokens are revoked at the end, even if it hangs: the next file may have a gateway on the same home."""
     found = RunningGateway(home, folder, *flags, settings=settings, env=env).start()
     try:
         yield found
     finally:
-        code = found.stop()
-        end_all(home)
-        with Ledger(home) as ledger:
-            for one in Tokens(ledger).list():
-                Tokens(ledger).revoke(one.id)
+        try:
+            code = found.stop()
+        finally:
+            _clean(home)
     assert code == 0, found.log[-4000:]
     trouble = found.log.partition("Traceback")[2]
     assert not trouble, trouble[:8000]
+
+
+def _clean(home: Home) -> None:
+    try:
+        end_all(home)
+    finally:
+        with Ledger(home) as ledger:
+            for one in Tokens(ledger).list():
+                Tokens(ledger).revoke(one.id)
 
 
 def held(home: Home) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tests.cluster.binaries import CannotBuild, binaries
 from tests.engines import python_image, shared
-from tests.gateway.conftest import Reply, RunningGateway, end_all
+from tests.gateway import served
+from tests.gateway.conftest import Reply, RunningGateway
 
 from dibs.devices.simulated import parse_world, simulate
 from dibs.home import Home
@@ -58,14 +59,8 @@ class Place:
 def begin(home: Home, folder: Path, image: str, settings: str) -> Iterator[Place]:
     """A place, and its end: nothing is left, and nothing went wrong in the gateway."""
     simulate(home, parse_world("8", model="H100"))
-    gateway = RunningGateway(home, folder, settings=settings + TENANTS).start()
-    try:
+    with served.gateway(home, folder, settings=settings + TENANTS) as gateway:
         yield Place(gateway, folder, image)
-    finally:
-        code = gateway.stop()
-        end_all(home)
-    assert code == 0, gateway.log[-4000:]
-    assert "Traceback" not in gateway.log, gateway.log.partition("Traceback")[2][:8000]
 
 
 @pytest.fixture(scope="session")

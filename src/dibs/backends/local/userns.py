@@ -9,14 +9,19 @@ A sandbox that shows the host's root has no capabilities: with power over files,
 host's other users keep to themselves. In a sandbox with a root of its own the files are the sandbox's, and root has
 `FILE_POWERS` over them, as in a container.
 
-The shim calls it, `bubblewrap` tries it out. Like the shim it must import nothing of dibs, and little else: ctypes only
-in the process that becomes the namespace's first and ends at once.
+The shim calls it, `bubblewrap` tries it out, in a gateway beside other threads. So the process that becomes the
+namespace's first imports nothing: a thread that held the lock of that import is not there after the fork, and never
+releases it. Like the shim this must import nothing of dibs.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+
+TYPE_CHECKING = False  # importing typing for it would cost a megabyte
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NEW_USER = 0x10000000
 
@@ -48,6 +53,7 @@ class UserNamespace:
 
     def __init__(self, uid: int = 0, gid: int = 0) -> None:
         self.owner = (uid, gid)
+        unshare = _loaded_unshare()
         ours, theirs = os.pipe()
         waiting, self.go = os.pipe()
         self.pid = os.fork()
@@ -56,7 +62,7 @@ class UserNamespace:
             try:
                 os.close(ours)
                 os.close(self.go)
-                _become_first(uid, gid, waiting, theirs)
+                _become_first(unshare, uid, gid, waiting, theirs)
                 code = 0
             except OSError as error:
                 code = error.errno or 1
@@ -97,15 +103,24 @@ class UserNamespace:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def _become_first(uid: int, gid: int, waiting: int, told: int) -> None:
+def _loaded_unshare() -> Callable[[], None]:
+    """Gives the calling process a user namespace, without an import at that time."""
     import ctypes
 
+    call = ctypes.CDLL(None, use_errno=True).unshare
+
+    def unshare() -> None:
+        if call(NEW_USER) < 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+
+    return unshare
+
+
+def _become_first(unshare: Callable[[], None], uid: int, gid: int, waiting: int, told: int) -> None:
     if uid or gid:
         lone()
         switch(uid, gid)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(NEW_USER) < 0:
-        raise OSError(ctypes.get_errno(), "unshare")
+    unshare()
     os.write(told, b"u")
     if not os.read(waiting, 1):
         return

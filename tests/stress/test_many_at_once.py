@@ -118,7 +118,8 @@ def test_kills_at_random_points_leak_nothing(tmp_path: Path) -> None:
     dice = random.Random(seed)
     children: list[subprocess.Popen[bytes]] = []
     kills = {"dibs": 0, "shim": 0, "sandbox": 0}
-    while sum(kills.values()) < KILLS:
+    # Commands are few on a slow machine: a kind that was hit less often goes first, until each was hit often.
+    while sum(kills.values()) < KILLS or min(kills.values()) <= KILLS // 25:
         children = [child for child in children if child.poll() is None or child.stderr is None or child.stderr.close()]
         while len(children) < 20:
             children.append(start(home, work, dice.uniform(0, 0.2)))
@@ -130,7 +131,7 @@ def test_kills_at_random_points_leak_nothing(tmp_path: Path) -> None:
         for pid, line in victims.items():
             kind = "dibs" if "-m dibs run" in line else "shim" if "shim" in line else "sandbox"
             kinds[kind].append(pid)
-        kind = dice.choice([kind for kind, pids in kinds.items() if pids])
+        kind = min((kind for kind, pids in kinds.items() if pids), key=lambda kind: (kills[kind], dice.random()))
         try:
             os.kill(dice.choice(kinds[kind]), signal.SIGKILL)
         except ProcessLookupError:
@@ -147,6 +148,5 @@ def test_kills_at_random_points_leak_nothing(tmp_path: Path) -> None:
         if child.stderr:
             child.stderr.close()
     print(f"kills: {kills}")
-    assert min(kills.values()) > KILLS // 25, "every kind of process must have been hit often"
     # A killed command leaves its folder behind; no other command may have found one of a live lease.
     settled(home)

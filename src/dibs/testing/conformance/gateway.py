@@ -28,6 +28,7 @@ from dibs.errors import Conflict, InvalidRequest, NotFound, Problem, Unsupported
 from dibs.testing.subject import PATIENCE, Collect, Subject
 
 LONG = 3600.0
+SHORT = 1.5  # of a sandbox that is renewed before it ends: long enough for a busy machine to do so
 # Whatever the root has; each echoes what it gets.
 ECHO = """
 if command -v python3 >/dev/null; then exec python3 -uc '
@@ -66,16 +67,16 @@ def reason(subject: Subject, handle: Handle) -> str:
 
 def test_a_renewal_postpones_the_end(subject: Subject) -> None:
     subject.has(Expires)
-    handle = subject.start("sleep", "1000", ttl_seconds=0.4)
+    handle = subject.start("sleep", "1000", ttl_seconds=SHORT)
     subject.backend.set_expiry(handle, now(subject) + LONG)
-    assert pass_time(subject, handle, 0.8) is Phase.RUNNING
+    assert pass_time(subject, handle, 1.5 * SHORT) is Phase.RUNNING
 
 
 def test_without_an_expiry_it_does_not_end_by_itself(subject: Subject) -> None:
     subject.has(Expires)
-    handle = subject.start("sleep", "1000", ttl_seconds=0.4)
+    handle = subject.start("sleep", "1000", ttl_seconds=SHORT)
     subject.backend.set_expiry(handle, None)
-    assert pass_time(subject, handle, 0.8) is Phase.RUNNING
+    assert pass_time(subject, handle, 1.5 * SHORT) is Phase.RUNNING
 
 
 def test_an_earlier_expiry_ends_it_then(subject: Subject) -> None:

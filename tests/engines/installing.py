@@ -102,7 +102,8 @@ def _run(*command: str, log: Path) -> None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, check=False)
     if done.returncode:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise CannotInstall(f"{command[0]} failed ({' '.join(tail)}); its log is {log}")
+        program = command[len(PRIVATE)] if command[: len(PRIVATE)] == PRIVATE else command[0]
+        raise CannotInstall(f"{program} failed ({' '.join(tail)}); its log is {log}")
 
 
 def main() -> None:

@@ -300,11 +300,22 @@ class Vital(msgspec.Struct, frozen=True):
     rss: int
     descriptors: int
     threads: int
+    ledger: int = 0  # how many of its descriptors lead to the ledger: each thread may have a connection of its own
+
+    @property
+    def others(self) -> int:
+        return self.descriptors - self.ledger
 
 
 def vital(pid: int) -> Vital:
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
-    return Vital(int(fields["VmRSS"].split()[0]) * 1024, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"]))
+    targets = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            targets.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    folders = {os.path.dirname(one) for one in targets if one.endswith("/ledger.db")}
+    ledger = sum("/ledger.db" in one or one in folders for one in targets)
+    return Vital(int(fields["VmRSS"].split()[0]) * 1024, len(targets), int(fields["Threads"]), ledger)
 
 
 async def kill_and_restart(gateway: RunningGateway, down: Downtime) -> None:

@@ -7,6 +7,7 @@ from outside is taken there too, so that a command which ends at once was still 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,10 +219,22 @@ class PodmanBackend(EngineBackend):
         from dibs.backends.engines.process_view import STANDARD
 
         try:
-            with open(self.facts().seen(str(document.get("OCIConfigPath") or "/")), "rb") as file:
-                linux = msgspec.json.decode(file.read()).get("linux") or {}
-        except (OSError, msgspec.DecodeError):
-            return Given()  # not visible from here, or being written: what it was asked for has to do
+            file = self.facts().seen(str(document.get("OCIConfigPath") or "/"))
+        except OSError:
+            return Given()
+        for _ in range(10):
+            try:
+                with open(file, "rb") as opened:
+                    linux = msgspec.json.decode(opened.read()).get("linux") or {}
+                break
+            except (FileNotFoundError, msgspec.DecodeError):
+                if not os.path.isdir(os.path.dirname(file)):
+                    return Given()  # not visible from here: what it was asked for has to do
+                time.sleep(0.02)  # it is written anew for each start
+            except OSError:
+                return Given()
+        else:
+            return Given()
         rules = []
         for rule in (linux.get("resources") or {}).get("devices") or ():
             if rule.get("allow"):

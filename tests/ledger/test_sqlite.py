@@ -221,3 +221,37 @@ def test_a_connection_keeps_few_pages_because_a_gateway_has_one_per_thread(home:
         assert [dict(row) for row in database.rows("PRAGMA cache_size")] == [{"cache_size": -256}]
     finally:
         database.close()
+
+
+MANY = """
+import os, sys
+from pathlib import Path
+from dibs.home import Home
+from dibs.ledger.store import Ledger
+
+failed = 0
+for number in range(40):
+    folder = Path(sys.argv[1]) / str(number)
+    held, go = os.pipe()
+    children = []
+    for _ in range(6):
+        if not (pid := os.fork()):
+            os.close(go)
+            os.read(held, 1)
+            try:
+                Ledger(Home(state=folder, config=folder).make()).close()
+            except BaseException as error:
+                print(error, flush=True)
+                os._exit(1)
+            os._exit(0)
+        children.append(pid)
+    os.close(held)
+    os.close(go)  # all of them at once
+    failed += sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+print(failed)
+"""
+
+
+def test_processes_that_make_a_ledger_at_the_same_moment_wait_for_each_other(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n", done.stdout

@@ -13,6 +13,7 @@ import _thread
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -104,7 +105,7 @@ class SqliteDatabase:
             return
         if version > SCHEMA:
             raise too_new(version, str(self.path), "set DIBS_HOME to another folder")
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         with self.write():
             version = self._version()  # another process may have been faster
             if version == 0 and not self._tables():
@@ -116,6 +117,18 @@ class SqliteDatabase:
             from dibs.ledger.migrations import upgrade_sqlite
 
             upgrade_sqlite(self.path)
+
+    def _write_ahead(self) -> None:
+        """SQLite does not wait for others when it changes the kind of journal, even if they only read for a moment."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+            time.sleep(0.01)
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])

@@ -67,8 +67,8 @@ class Server:
     def close(self) -> None:
         for one in (self._socket, *self._lines):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                one.shutdown(socket.SHUT_RDWR)  # the thread of a line closes it: it may be about to begin
+        self._socket.close()
         for thread in self._threads:
             thread.join()
 

@@ -115,7 +115,7 @@ def _call(arguments: list[str]) -> object:
 
 
 def _offer_two_hyphens(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """`-gpu 1` is read as `-g`, and what is near to that helps nobody."""
+    """`-gpu 1` is read as `-g`; the options near to `-g` are no help."""
     known = {name for option in error.ctx.command.params for name in option.opts} if error.ctx is not None else set()
     for word in arguments:
         typed = word.partition("=")[0]

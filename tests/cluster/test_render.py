@@ -69,7 +69,7 @@ def test_every_manifest_is_accepted_with_strict_field_validation(world: World, n
     assert "runtimeClassName" not in pod["spec"]
 
 
-def _wish(random: Random) -> str:
+def _selector(random: Random) -> str:
     """A request for cards as a user may write it."""
     models = random.sample(("H100", "A100", "L40S", "RTX 4090", "MI300X", "h100-80gb", "B200 NVL", "V100-SXM2"), 2)
     vendor = random.choice(("", "nvidia:", "amd:"))
@@ -83,14 +83,14 @@ def test_requests_at_random_become_manifests_that_are_accepted(world: World) -> 
     seed = SystemRandom().randrange(1 << 32) if soak else 1
     random = Random(seed)
     for number in range(1000 if soak else 30):
-        wishes = [_wish(random) for _ in range(random.randrange(1, 4))]
-        found = rendered(DRA, gpu=wishes if len(wishes) > 1 else wishes[0])
+        selectors = [_selector(random) for _ in range(random.randrange(1, 4))]
+        found = rendered(DRA, gpu=selectors if len(selectors) > 1 else selectors[0])
         assert found.template is not None
         try:
             world.cluster.create(kube.TEMPLATES, found.template, "default", dry_run=True)
             world.cluster.create(kube.PODS, found.workload, "default", dry_run=True)
         except DibsError as error:
-            raise AssertionError((seed, number, wishes)) from error
+            raise AssertionError((seed, number, selectors)) from error
 
 
 def test_typed_options_are_accepted_too(world: World) -> None:

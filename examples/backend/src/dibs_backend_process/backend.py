@@ -235,7 +235,7 @@ def _records(child: Child, *, follow: bool) -> Iterator[LogRecord]:
         if not follow or (ended and not pending):
             return
         if not news:
-            yield LogRecord(0.0, "stdout", b"")  # a sign that nothing came; whoever reads may stop here
+            yield LogRecord(0.0, "stdout", b"")  # nothing came: the reader may stop here
 
 
 class ChildSession:

@@ -93,7 +93,7 @@ def main() -> int:
                         work.give_up(mutant.target.tests, str(error))
             finally:
                 bench.close()
-        except Exception as error:  # noqa: BLE001 - told below: a thread has nobody to raise it to
+        except Exception as error:  # noqa: BLE001 - reported below: a thread has no caller to raise it to
             work.failure = error
 
     threads = [threading.Thread(target=go_through, args=(number,)) for number in range(WORKERS)]

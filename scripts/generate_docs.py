@@ -6,8 +6,8 @@ silent-drop catalogue.
     scripts/generate_docs.py --check    write nothing; exit 1 if they are not current
     scripts/generate_docs.py --outputs  also run every page, and put the real output under each command that shows one
 
-`make docs` calls it, and a test calls it with --check. A problem code without a line in MEANINGS is an error: whoever
-adds a code says here what it means.
+`make docs` calls it, and a test calls it with --check. A problem code without a line in MEANINGS is an error: a new
+code needs its meaning here.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _refuse_while_held(service: Workloads) -> None:
-    """The world must not change under those who hold a part of it."""
+    """The simulated world must not change while a part of it is held."""
     held = [lease for lease in service.leases() if any(device.simulated for device in lease.devices)]
     if held:
         names = ", ".join(sorted({lease.sandbox_name for lease in held}))

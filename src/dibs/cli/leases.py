@@ -1,4 +1,4 @@
-"""`dibs leases`: what is held, by whom, and who waits."""
+"""`dibs leases`: what is held, by whom, and what waits."""
 
 from __future__ import annotations
 

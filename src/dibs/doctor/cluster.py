@@ -1,4 +1,4 @@
-"""`dibs doctor --cluster`: what is wrong with a Kubernetes cluster for those who want devices of it, each with its fix.
+"""`dibs doctor --cluster`: what keeps workloads of a Kubernetes cluster from getting devices, each with its fix.
 
 The command line calls `examine_cluster`. It reads, and asks what it may read; it changes nothing.
 """

@@ -55,7 +55,7 @@ def _device(device: Device) -> Iterator[Finding]:
     if device.used_by:
         users = ", ".join(f"{use.user}'s {use.command} (pid {use.pid})" for use in device.used_by[:3])
         pids = ",".join(str(use.pid) for use in device.used_by)
-        why = f"dibs gives a used card only to those who allow it: {users}"
+        why = f"dibs gives it only to requests that allow busy cards: {users}"
         yield Finding("devices.used", "warn", f"{name} is used by others", why, f"ps -o pid,user,etime,cmd -p {pids}")
 
 

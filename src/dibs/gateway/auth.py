@@ -282,7 +282,7 @@ def refuse(code: str, reason: str, remedy: str) -> Refused:
 
 
 def _no_browser(headers: list[tuple[bytes, bytes]]) -> None:
-    """Any page that a user looks at can make his browser call loopback. Without a token that must not do anything."""
+    """Any page that a user opens can make the browser call loopback. Without a token such a call must do nothing."""
     for name, value in headers:
         host = value.decode("latin-1").rpartition(":")[0] or value.decode("latin-1")
         elsewhere = name == b"host" and host != "localhost" and not _is_loopback((host.strip("[]"), 0))

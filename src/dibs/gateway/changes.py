@@ -17,7 +17,7 @@ _PAUSE = 0.1  # seconds between two looks while there are waiters; halved latenc
 
 
 class Changes:
-    """The newest event that was seen, and those who wait for a newer one."""
+    """The newest event that was seen, and the waiters for a newer one."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -62,7 +62,7 @@ class Follower(Generic[T]):
 
     def start(self) -> Follower[T]:
         self._thread.start()
-        # A thread that is in the midst of TLS when the interpreter goes away takes the process down with it.
+        # A thread inside TLS while the interpreter shuts down would crash the process.
         atexit.register(self.close)
         return self
 

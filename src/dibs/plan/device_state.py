@@ -115,7 +115,7 @@ class Judge:
 
 
 def _cut_cards(holders: Mapping[str, Holder]) -> dict[str, Holder]:
-    """The cards of which parts are held, by key, each with one of those who hold a part."""
+    """The cards of which parts are held, by key, each with one of the holders."""
     found: dict[str, Holder] = {}
     for key, holder in holders.items():
         card, mark, _ = key.partition("#")

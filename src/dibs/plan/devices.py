@@ -36,7 +36,7 @@ def plan_devices(request: Request, world: World) -> DevicePlan | Refusal:
 
 
 def servable(requests: Sequence[Request], world: World) -> list[int]:
-    """Which of those who wait could be served now, by their places in the queue, the first being 0."""
+    """Which waiting requests could be served now, by their places in the queue, the first being 0."""
     return [place for place, served in _in_turn(requests, world, {}) if served]
 
 

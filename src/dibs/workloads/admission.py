@@ -97,7 +97,7 @@ def admit_all(asked: Sequence[Asking]) -> list[Admitted | Exception]:
     """Accept several in one transaction, on one ledger: each gets its own answer, in the order they are given.
 
     Looking at the devices, finding what is free and committing are done once for all of them. A refusal counts if it
-    came before anything was written for the one who is refused. Should anything else happen, nothing has changed, and
+    came before anything was written for that request. Should anything else happen, nothing has changed, and
     each is admitted by itself; unless the ledger is away: then it is not known what was committed, and all are told so.
     """
     if len(asked) == 1:

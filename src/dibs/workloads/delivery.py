@@ -292,7 +292,7 @@ class Delivery:
             self._ledger.bind(run.order.sandbox_id, found.node, tuple(map(_leased, found.devices)))
 
     def _holders_are_gone(self, run: Run, scheduler: Scheduler, found: Placement) -> bool:
-        """Compare those who hold these devices with what is there; whether one of them has ended."""
+        """Compare the holders of these devices with what is there; whether one of them has ended."""
         from dibs.workloads.reconcile import reconcile
 
         if self._registry is None:

@@ -51,7 +51,7 @@ _BREATH = 0.02  # between two looks in any case: however often something changes
 _THOROUGH = 2.0  # and between two looks at everything, whether anything seems to have changed or not
 _BURST = 4  # callers at once that make a burst
 _POLITE = 0.5  # seconds that a delivery lets a burst go first
-_SERVED_AT_ONCE = 64  # who stands further back is looked at when it is his turn
+_SERVED_AT_ONCE = 64  # those further back in the queue are looked at when it is their turn
 
 _SILENT = 15.0  # seconds without a sign of life after which what a gateway of another host delivers is taken over
 _FORGOTTEN = 86_400.0  # seconds after which a sign of life is of no use to anybody

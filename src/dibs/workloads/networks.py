@@ -1,9 +1,9 @@
-"""Which network a sandbox has that asked for none, and who may have which.
+"""The network of a sandbox that asked for none, and which caller may have which network.
 
 `rendering` settles it, `admission` refuses what a gateway does not give, `explain` says both.
 In a process of the host's own a sandbox shares the host's network unless it asks for another one: it is the user's own
-program. Through a gateway come those who must neither meet each other nor the host's loopback, where the gateway itself
-may trust every caller: theirs is private, or none where that cannot be had.
+program. Sandboxes of a gateway must reach neither each other nor the host's loopback, where the gateway may trust every
+caller: their network is private, or none where that is not possible.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class Workloads:
         )
 
     def sandbox(self, reference: str) -> Sandbox:
-        """What the caller may not see does not exist for him."""
+        """Raises NotFound also for what the caller may not see."""
         return self.ledger.sandbox(reference, tenant=self._tenant, uid=self.identity.uid)
 
     def leases(self, *, all: bool = False) -> list[Lease]:  # noqa: A002

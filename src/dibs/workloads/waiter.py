@@ -94,7 +94,7 @@ class Waiting:
         self._free_at: float | None = None  # by the clock on the wall, as TTLs are
         self._place, self._length = 1, 1
         self._first = False  # whether we look after the queue
-        self._called: list[Ticket] = []  # those who must answer until we look again
+        self._called: list[Ticket] = []  # waiters that must answer before we look again
         self._breath = _BREATH[0]
         self._again = False  # whether to look once more before the first sleep
 
@@ -334,7 +334,7 @@ class Waiting:
 
 
 def expected_end(refusal: Refusal, ledger: Ledger) -> float | None:
-    """When enough of what is wanted will be free at the latest, by the TTLs of those who hold it.
+    """When enough of what is wanted will be free at the latest, by the TTLs of its holders.
 
     None where no TTL says so, and where something else than a lease is in the way.
     """

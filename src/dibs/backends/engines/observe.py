@@ -38,7 +38,7 @@ class Looks(Lives):
         self._looks: dict[str, Observation | None] = {}  # taken during starts; None: there was no time for one
 
     def _remember_look(self, handle: Handle, seen: Observation | None) -> None:
-        """For those who ask after the command has ended."""
+        """For observations that are asked for after the command has ended."""
         with self._lock:
             while len(self._looks) >= MOST_LOOKS:
                 self._looks.pop(next(iter(self._looks)))

@@ -38,7 +38,7 @@ from dibs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, 
 from dibs.request.model import GpuSelector
 
 _MAJOR = 195  # of the nodes that are seen in a pod
-_LOOK = 0.02  # seconds between two looks of one who waits
+_LOOK = 0.02  # seconds between two looks of a waiter
 _PHASES = {
     "pending": Phase.HELD, "bound": Phase.HELD, "running": Phase.RUNNING, "ended": Phase.EXITED, "refused": Phase.HELD,
 }  # fmt: skip

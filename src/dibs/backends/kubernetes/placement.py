@@ -79,7 +79,7 @@ class Placing(Creation):
         return Placement("pending", self._reason(handle, pod))
 
     def nodes(self, placement: Placement) -> tuple[NodeFact, ...] | None:  # noqa: ARG002
-        """Which device nodes a driver adds is its own business: they are recorded, and there must be some."""
+        """The driver decides which device nodes it adds: they are recorded, and there must be at least one."""
         return None
 
     def await_change(self, handle: Handle, timeout: float) -> None:

@@ -63,7 +63,7 @@ class Lives(Placing):
         return {pod.sandbox: pod for pod in self.cluster().items(PODS, SandboxPod, self.namespace, labels=MANAGED)}
 
     def wait(self, handle: Handle, timeout: float | None = None) -> Status:
-        """By watch. What is over by then is ended: the one who waits keeps the time."""
+        """Follows the watch until the workload ends, or the time is over: the caller counts the time."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             pod = self.pod(handle)

@@ -1,4 +1,4 @@
-"""Making all processes of a sandbox stand still.
+"""Freezing all processes of a sandbox.
 
 The shim's. With a control group the kernel does it, else every process is stopped by a signal. Standard library only,
 and little of it.

@@ -149,7 +149,7 @@ def arguments(helper: Helper, ports: tuple[PublishedPort, ...], *, dns: bool) ->
         for port in ports:
             words += ["-t", f"{port.address}/{port.host_port}:{port.port}"]
         words += [] if ports else ["-t", "none"]
-        words += ["--runas", "0"] if os.geteuid() == 0 else []  # as nobody it could not join the namespaces
+        words += ["--runas", "0"] if os.geteuid() == 0 else []  # as the user `nobody` it could not join the namespaces
         return [*words, "--userns", "/proc/OWNER/ns/user", "--netns", "/proc/INIT/ns/net"]
     words = [helper.path, "--configure", f"--mtu={MTU}", "--disable-host-loopback"]
     words += ["--enable-sandbox"] if os.geteuid() == 0 else []  # it would become root of a namespace that has none

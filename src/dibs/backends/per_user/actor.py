@@ -1,9 +1,9 @@
-"""The program that carries out verbs of the local backend as one user of the host, and the words it is told them in.
+"""The program that carries out verbs of the local backend as one user of the host, and the messages that name them.
 
 `workers` starts it, as root, with the uid, the groups and next to nothing of an environment; it is the user's from its
 first instruction on. It serves one line to the gateway: a call, then its answer, then the next call. A sandbox that it
 has created is held by it until the start; if the gateway goes away, the line ends, the program too, and with it
-whatever was not started. It must decide nothing. The gateway must not trust it: the user may do with it what he likes.
+whatever was not started. It must decide nothing. The gateway must not trust it: its user has full control of it.
 
 A message is a length of four bytes and JSON. Descriptors (a session, a pipe for files) travel beside it.
 """

@@ -1,12 +1,13 @@
 """Sandboxes of a host service: each runs as the user who asked for it, never as root.
 
 `dibs serve --host-service` runs as root and knows its callers by the uid of their socket. `HostBackend` stands in front
-of the local backend: what belongs to an ordinary user is done by a process that is that user's (`actor`), with his
+of the local backend: what belongs to an ordinary user is done by a process of that user (`actor`), with the user's
 groups and no privilege; what belongs to root is done here, as on a machine without a service (in user namespaces,
 without capabilities). So the kernel itself checks paths, devices and who may enter what.
 
-Root does only what a user cannot: make the sandbox's folder and give it to him, delegate a control group, look at the
-finished sandbox from outside for the receipt. Files below a user's folder are his: root neither reads nor follows them.
+Root does only what a user cannot: create the sandbox's folder and hand it over, delegate a control group, observe the
+finished sandbox from outside for the receipt. Files below a user's folder belong to the user: root neither reads nor
+follows them.
 
     <state>/users/<uid>/              root's, 0711
     <state>/users/<uid>/sandboxes/    root's, 0711; one folder per sandbox in it, the user's, 0700
@@ -71,7 +72,7 @@ def acting_for(home: Home) -> Callable[[Backend, int], Backend]:
 
 
 class HostBackend:
-    """See `dibs.backends.port.Backend`. Made for one user; a handle of another's is his all the same.
+    """See `dibs.backends.port.Backend`. Made for one user; a handle of another user is served as that user.
 
     Root's own sandboxes go straight to the local backend.
     """

@@ -265,7 +265,7 @@ def give(folder: Path, uid: int, gid: int) -> None:
 
 
 def delegate(uid: int, gid: int) -> str:
-    """Give the user a control group in which he can make others. Its name below the mounts.
+    """Give the user a control group in which further ones can be made. Returns its name below the mounts.
 
     Where none can be made, nothing is said here: a limit is refused, with the reason, when one is asked for.
     """

@@ -1,8 +1,8 @@
-"""`dibs run` over a gateway: a sandbox is asked for, waited for, made and talked to in one conversation.
+"""`dibs run` over a gateway: one connection requests a sandbox, waits for it, and streams its input and output.
 
-The remote client uses it for what a `dibs` of its own does in one process, with the same news and the same errors. The
-caller stands in the ledger's queue as long as he listens; when he hangs up he leaves it, and a command that ran in the
-foreground for him ends. (A sandbox that does not depend on a listener is asked for with POST /sandboxes.)
+The remote client uses it for what a local `dibs` does in one process, with the same messages and the same errors. The
+caller is in the ledger's queue as long as the connection is open. When it closes, the caller leaves the queue and its
+foreground command ends. (POST /sandboxes creates a sandbox that does not depend on a connection.)
 
     first, from the client    3 {"run": {…the request, base_env…}, "foreground": true}
     from the gateway          3 {"waiting": {…}}   3 {"note": "…"}   3 {"sandbox": {…}}   3 {"error": {…}}
@@ -91,19 +91,19 @@ class Direct:
 
 
 class Caller:
-    """What the thread that makes a sandbox knows of the one who listens."""
+    """What the thread that makes a sandbox knows of its caller."""
 
     def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
         self.gone = threading.Event()
-        self.stopping = stopping  # whether it is us who go
+        self.stopping = stopping  # whether this gateway is stopping
         self.answered = threading.Event()
         self.attached = False
 
 
 class CallersWaiting(Waiting):
-    """A place in the queue in the caller's name. Given up when he hangs up."""
+    """The caller's place in the queue. Given up when the connection is closed."""
 
-    tell_often = True  # that is when it is noticed that he has hung up
+    tell_often = True  # a closed connection is noticed when something is sent
 
     def __init__(self, workloads: Workloads, spec: SandboxSpec, tell: Tell, caller: Caller, ticket: str = "") -> None:
         super().__init__(
@@ -262,7 +262,7 @@ async def _make(
 
 @contextlib.asynccontextmanager
 async def _place(gateway: Gateway, wanted: RunRequest) -> Any:
-    """Who may wait for long must not take all threads from those who do not."""
+    """Requests that may wait for long must not take all threads from the others."""
     if wanted.spec.wait_seconds is None:
         yield
         return

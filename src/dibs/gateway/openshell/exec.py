@@ -264,7 +264,7 @@ async def _pass_on(call: Call, session: AsyncSession, limit: float | None) -> in
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Have a task end, and wait until it has. What it failed with matters only to the one who awaits it."""
+    """Cancel a task and wait until it has ended. Its error matters only to the code that awaits it."""
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():

@@ -39,7 +39,7 @@ from dibs.workloads.jobs.ranks import rank_statuses
 if TYPE_CHECKING:
     from dibs.workloads.service import Workloads
 
-_LOOK = 0.1  # seconds between two looks of who waits for a change
+_LOOK = 0.1  # seconds between two looks of a waiter for a change
 _PATIENCE = 60.0  # seconds to wait until a job that is removed has ended
 
 

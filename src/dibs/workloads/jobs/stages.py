@@ -21,7 +21,7 @@ def stage_of(jobset: Json) -> dict[str, int]:
     """The stage of each replicated job, from 0."""
     jobs: list[Json] = jobset["spec"]["replicatedJobs"]
     known = {job["name"] for job in jobs}
-    after: dict[str, list[str]] = {name: [] for name in known}  # who waits for its completion
+    after: dict[str, list[str]] = {name: [] for name in known}  # the stages that wait for its completion
     for job in jobs:
         for one in job.get("dependsOn", []):
             if one.get("status") == "Complete" and one["name"] in known:

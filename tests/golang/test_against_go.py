@@ -19,6 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cel.md"
 # What an earlier version answered otherwise.
 EXPRESSIONS = [
     '"x" in (["a", "b", "c"].map(v, v) + "y".split("a", -9223372036854775808))',  # a size beyond what a double holds
+    "sets.intersects([1], lists.range(92233736854775807))",
     'device.attributes["dra.example.com"].?s.orValue("").lowerAscii().matches("h100")',
     'has(device.attributes["dra.example.com"].s) && device.attributes["dra.example.com"].s.lowerAscii().contains("h")',
     '["a", "b"].exists(m, device.attributes["dra.example.com"].s.contains(m))',
@@ -105,6 +106,13 @@ EXPRESSIONS = [
     "device.attributes['a'].?s[?(1 / 2)].hasValue()",
     "device.attributes['a'].?s[?(1 / 0)].hasValue()",
     "device.attributes['a'].?s[(1 / 0)].hasValue()",
+    # What an element of an empty list is taken for is decided by the first overload that fits.
+    "timestamp(0) - ([][0] - duration('1s')) == timestamp(0)",
+    "timestamp(0) - ([][0] - duration('1s')) == duration('1s')",
+    "[][0] + [][0] == b'a'",
+    "[][0] + [][0] == 1",
+    "-[][0] == 1.5",
+    "[][0] / [][0] == 1",
 ]
 URLS = [
     r"a\tb", r'a"b', "http://h/%z)z", "http://h::80", "ftp://h::80", "http://1.2.3.4::1]:80/x", "https://h%25x:8080/",

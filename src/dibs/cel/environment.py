@@ -10,7 +10,7 @@ from typing import Any, Final
 from dibs.cel.checker import Checker
 from dibs.cel.codegen import FILENAME, Generator
 from dibs.cel.cost import Estimate
-from dibs.cel.declarations import Function, Library
+from dibs.cel.declarations import Function, Library, Overload
 from dibs.cel.errors import CelError, CelRuntimeError, CelSyntaxError, CelTypeError
 from dibs.cel.library.standard import NAMES, standard
 from dibs.cel.macros import STANDARD, Macro
@@ -23,6 +23,9 @@ from dibs.cel.values import INT_MAX, INT_MIN, UINT_MAX, TypeValue, Uint, map_key
 
 DEFAULT_COST_LIMIT: Final = 1_000_000
 MAX_LENGTH: Final = 100_000
+
+# Their overloads stand in alphabetical order, as in cel-go: the first that fits says what `[][0]` is.
+_ARITHMETIC: Final = frozenset(("_+_", "_-_", "_*_", "_/_", "_%_", "-_"))
 
 _standard: Library | None = None
 
@@ -77,10 +80,10 @@ class Environment:
     def _add(self, library: Library) -> None:
         for function in library.functions:
             known = self.functions.get(function.name)
-            if known is None:
-                self.functions[function.name] = function
-            else:
-                self.functions[function.name] = Function(function.name, *known.overloads, *function.overloads)
+            overloads = [*(known.overloads if known is not None else ()), *function.overloads]
+            if function.name in _ARITHMETIC:
+                overloads.sort(key=_kinds)
+            self.functions[function.name] = Function(function.name, *overloads)
         self.macros.update(library.macros)
         for kind in library.types:
             self.variables[kind.name] = type_of(kind)
@@ -231,6 +234,10 @@ class Program:
             trace = trace.tb_next
         found.locate(self.expression, offset)
         return found.with_traceback(None)
+
+
+def _kinds(overload: Overload) -> list[str]:
+    return [kind.name.rpartition(".")[2].lower() for kind in overload.params]
 
 
 def adapt(value: Any, kind: Type, name: str) -> Any:

@@ -298,7 +298,7 @@ def _distinct(target: Argument | None, args: _Arguments) -> _Estimate | None:
 
 def _subset(target: Argument | None, args: _Arguments) -> _Estimate | None:
     del target
-    return add(_product(args[0].size, args[1].size)[1], 1), None
+    return add(scaled(_product(args[0].size, args[1].size)[1], 1), 1), None
 
 
 def _equivalent(target: Argument | None, args: _Arguments) -> _Estimate | None:

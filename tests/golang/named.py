@@ -30,6 +30,7 @@ NAMED: dict[str, str] = {
 _TIMES = 40
 _EMPTY = re.compile(r"\{\}|\[\]|optional\.none\(\)")
 _OPTIONAL = re.compile(r"dyn\(.*(\.\?|\[\?|optional\.|first\(|last\().*\)\.\w+", re.DOTALL)
+_ELEMENTS = re.compile(r" in |\.distinct\(|[iI]ndexOf\(|sets\.")  # what compares the elements of lists
 _PRINTED = re.compile(r"quantity:([^,\])}=]+)")
 Answer = dict[str, Any]
 Value = tuple[str, Any]
@@ -69,6 +70,8 @@ def named(text: str, what: str, ours: Answer, theirs: Answer, again: Callable[[]
     if _of_quantities(text, "add", "sub") and (_only_fails_there(ours, theirs) or _never_equal_there(text, theirs)):
         return "computed quantities"
     if what == "cost" and _of_quantities(text, "add", "sub") and re.search(r"[!=]=| in ", text):
+        return "computed quantities"
+    if _of_quantities(text, "add", "sub") and _ELEMENTS.search(text):
         return "computed quantities"
     if "duration" in text and ("string(" in text or ".format(" in text):
         return "durations"

@@ -245,6 +245,19 @@ def test_a_named_difference_is_recognised_by_its_name(running: Reference, name: 
     assert found == name
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[quantity('1').add(1), quantity('1').add(1)].distinct().size() == 1",
+        "[quantity('1').add(1)].indexOf(quantity('1').add(1)) == 0",
+        "sets.contains([quantity('1').add(1)], [quantity('1').add(1)])",
+        "quantity('1').add(1) in [quantity('1').add(1)]",
+    ],
+)
+def test_a_computed_quantity_is_found_in_a_list_and_the_difference_has_its_name(running: Reference, text: str) -> None:
+    assert compared(running, text, stored=False, gates=()) == ("value", "computed quantities")
+
+
 def test_made_up_expressions_differ_in_nothing_that_has_no_name(running: Reference) -> None:
     found, _ = expressions(running, seed=7, count=300, limit=5, only="")
     assert not found

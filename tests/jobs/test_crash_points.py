@@ -22,6 +22,7 @@ from dibs.process import absent
 from dibs.workloads.jobs.keepers import Drivers
 from dibs.workloads.jobs.model import Job, Options
 from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.reconcile import reconcile
 from dibs.workloads.service import Workloads
 
 PATIENCE = 120.0
@@ -161,28 +162,48 @@ def test_a_job_in_the_foreground_ends_with_its_terminal(
         assert (service.leases(), service.sandboxes()) == ([], [])
 
 
+@pytest.mark.parametrize("point", POINTS if SOAK else POINTS[::6], ids=lambda one: "-".join(map(str, one)))
 def test_a_gateway_goes_on_with_what_another_had_accepted(
+    eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str, str, int]
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    killed(eight_gpus, work, ["sh", "-c", "echo $DIBS_RANK $DIBS_GPU_COUNT"], point, attended=False)
+    with Workloads(eight_gpus, compare=False) as service:
+        job = _finished_by_a_gateway(eight_gpus, service)
+        assert job.state == "complete", (job.status, Jobs(service).events(job.id))
+        said = sorted(one.record.data.decode() for one in Jobs(service).logs(job.id))
+        assert said == ["0 4\n", "1 4\n"]
+        assert (service.leases(), service.queue(), service.sandboxes()) == ([], [], [])
+        removed(service, job)
+
+
+def test_ranks_that_run_stay_when_their_gateway_is_killed(
     eight_gpus: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
     killed(eight_gpus, work, ["sh", "-c", "sleep 1"], ("before", "Ledger", "group", 1), attended=False)
-    drivers = Drivers(lambda: Workloads(eight_gpus, compare=False), lambda: False)
     with Workloads(eight_gpus, compare=False) as service:
-        jobs, until = Jobs(service), time.monotonic() + PATIENCE
         before = JobBook(service.ledger).job("demo")
         assert (before.state, absent(before.owner)) == ("running", True)
-        from dibs.workloads.reconcile import reconcile
-
-        while jobs.get("demo").live:  # as its watcher does
-            assert time.monotonic() < until
-            reconcile(service.ledger, service.registry)
-            drivers.tend(service)
-            time.sleep(0.05)
-        job = jobs.get("demo")
+        job = _finished_by_a_gateway(eight_gpus, service)
         assert (job.state, job.status.attempt) == ("complete", 1)
         assert service.leases() == []
+
+
+def _finished_by_a_gateway(home: Home, service: Workloads) -> Job:
+    """Driven by the threads of a gateway, as its watcher calls them."""
+    drivers = Drivers(lambda: Workloads(home, compare=False), lambda: False)
+    jobs, until = Jobs(service), time.monotonic() + PATIENCE
+    while jobs.get("demo").live:
+        assert time.monotonic() < until
+        reconcile(service.ledger, service.registry)
+        drivers.tend(service)
+        time.sleep(0.05)
+    return jobs.get("demo")
 
 
 @pytest.fixture(params=["docker", "podman"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dibs.settings import Quota, Settings
 from dibs.workloads.identity import Identity
 from dibs.workloads.jobs.model import Job
 from dibs.workloads.jobs.service import Jobs
+from dibs.workloads.reconcile import handle_of
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
@@ -164,6 +166,53 @@ def test_when_a_rank_fails_the_others_are_ended_and_the_job_says_which(service: 
         "rank demo-node-0-1 failed: exit code 3",
     )
     assert service.leases() == []
+
+
+# One rank listens, and the other is to join it there.
+MEET = """
+import os, socket, sys
+server = socket.create_server(("127.0.0.1", int(os.environ["PET_MASTER_PORT"])))
+server.settimeout(1)
+try:
+    server.accept()
+except TimeoutError:
+    sys.exit("rank 1 has not joined")
+"""
+
+
+def test_a_rank_that_never_joins_ends_the_job_when_the_others_give_up(service: Workloads, jobs: Jobs) -> None:
+    script = f"test $PET_NODE_RANK = 1 && exec sleep 1000; exec python3 -c '{MEET}'"
+    made = runtime(policy={"torch": {}, "numNodes": 1})
+    job = driven(service, submitted(service, objects(["sh", "-c", script], runtime=made)))
+    assert (job.state, [rank.phase for rank in job.ranks]) == ("failed", ["Failed", "Stopped"])
+    failed = job.condition("Failed")
+    assert failed is not None
+    assert failed.message == "rank demo-node-0-0 failed: exit code 1"
+    assert said(jobs, job)["demo-node-0-0"] == "rank 1 has not joined\n"
+    assert (service.leases(), service.sandboxes()) == ([], [])
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_node_that_is_killed_takes_the_others_with_it_or_all_begin_again(
+    service: Workloads, jobs: Jobs, restarts: int
+) -> None:
+    script = "test -e again && exit 0; sleep 1000"
+    made = runtime(failurePolicy={"maxRestarts": restarts})
+    job = driven(service, submitted(service, objects(["sh", "-c", script], nodes=3, runtime=made)), "running")
+    row = service.sandbox(job.ranks[1].sandbox_id)
+    init = handle_of(row).init
+    assert init is not None
+    Path("again").touch()
+    os.kill(init.pid, signal.SIGKILL)
+    job = driven(service, job)
+    assert (service.leases(), service.sandboxes()) == ([], [])
+    if restarts:
+        assert (job.state, job.status.attempt, job.status.restarts) == ("complete", 2, 1)
+        return
+    assert (job.state, [rank.phase for rank in job.ranks]) == ("failed", ["Stopped", "Failed", "Stopped"])
+    failed = job.condition("Failed")
+    assert failed is not None
+    assert failed.message == "rank demo-node-0-1 failed: killed by signal 9"
 
 
 def test_a_failure_policy_restarts_the_whole_group(service: Workloads, jobs: Jobs, tmp_path: Path) -> None:

@@ -305,6 +305,10 @@ def test_claims_per_rank_are_allocated_together(service: Workloads, jobs: Jobs) 
         ({}, {"resources": {"requests": {"memory": "1Gi"}, "limits": {"cpu": 1}}}, "requests[memory]"),
         ({}, {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}, "requests[memory]"),
         ({}, {"resources": {"requests": {"ephemeral-storage": "1Gi"}}}, "requests[ephemeral-storage]"),
+        ({"activeDeadlineSeconds": 60}, {}, "activeDeadlineSeconds"),
+        ({}, {"ports": [{"containerPort": 80, "hostPort": 8080}]}, "ports[80].hostPort"),
+        ({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]},
+         {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, "volumes[v].emptyDir.sizeLimit"),
     ],
 )  # fmt: skip
 def test_what_only_a_cluster_can_do_is_refused_by_name(
@@ -315,6 +319,41 @@ def test_what_only_a_cluster_can_do_is_refused_by_name(
         submitted(service, objects(runtime=made, gpus=0))
     assert any(path in problem.field for problem in caught.value.problems), caught.value.problems
     assert jobs.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("jobset", "own", "path"),
+    [
+        ({"coordinator": {"replicatedJob": "node"}}, {}, "spec.coordinator"),
+        ({"volumeClaimPolicies": [{"templates": []}]}, {}, "spec.volumeClaimPolicies"),
+        ({"managedBy": "acme.io/c"}, {}, "spec.managedBy"),
+        ({"failurePolicy": {"rules": [{"name": "r", "action": "RestartJob"}]}}, {}, "rules[0].action"),
+        ({"failurePolicy": {"rules": [
+            {"name": "r", "action": "FailJobSet", "onJobFailureMessagePatterns": ["disk.*"]}]}}, {},
+         "rules[0].onJobFailureMessagePatterns"),
+        ({}, {"activeDeadlineSeconds": 60}, "replicatedJobs[0].template.spec.activeDeadlineSeconds"),
+        ({}, {"ttlSecondsAfterFinished": 60}, "replicatedJobs[0].template.spec.ttlSecondsAfterFinished"),
+        ({}, {"backoffLimitPerIndex": 1}, "replicatedJobs[0].template.spec.backoffLimitPerIndex"),
+        ({}, {"podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [
+            {"type": "DisruptionTarget", "status": "True"}]}]}}, "replicatedJobs[0].template.spec.podFailurePolicy"),
+        ({}, {"completionMode": "NonIndexed"}, "replicatedJobs[0].template.spec.completionMode"),
+    ],
+)  # fmt: skip
+def test_what_only_the_jobs_of_a_cluster_do_is_refused_by_name(
+    service: Workloads, jobs: Jobs, jobset: Json, own: Json, path: str
+) -> None:
+    one = replicated()
+    one["template"]["spec"] |= own
+    with pytest.raises(InvalidRequest) as caught:
+        submitted(service, objects(runtime=runtime(one, **jobset), gpus=0))
+    assert [problem.field.endswith(path) for problem in caught.value.problems] == [True], caught.value.problems
+    assert jobs.list() == ()
+
+
+def test_another_manager_of_the_job_is_refused_by_name(service: Workloads, jobs: Jobs) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        submitted(service, objects(managedBy="kueue.x-k8s.io/multikueue"))
+    assert [problem.field for problem in caught.value.problems] == ["spec.managedBy"]
 
 
 def test_two_live_jobs_cannot_have_one_name(service: Workloads, jobs: Jobs) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 
+DEFAULT_MANAGER: Final = "trainer.kubeflow.org/trainjob-controller"
 ANCESTOR: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 SUPPORT: Final = "trainer.kubeflow.org/support"
 FRAMEWORK: Final = "trainer.kubeflow.org/framework"

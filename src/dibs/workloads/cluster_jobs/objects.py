@@ -29,6 +29,8 @@ JOB_SETS: Final = Resource("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 JOBS: Final = Resource("batch/v1", "jobs", "Job")
 SERVICES: Final = Resource("v1", "services", "Service")
 CONFIG_MAPS: Final = Resource("v1", "configmaps", "ConfigMap")
+# Annotations that are read of a TrainJob alone.
+_OURS: Final = ("train.dibs/", "kubectl.kubernetes.io/")
 _KNOWN: Final = {
     (one.api, one.kind): one
     for one in (
@@ -57,8 +59,30 @@ def created(rendered: Rendered, way: Way) -> list[Json]:
     snapshot = next(one for one in rendered.companions if one["kind"] == "ConfigMap" and "runtime" in one["data"])
     rest = [one for one in rendered.companions if one is not snapshot]
     snapshot = {**snapshot, "data": {**snapshot["data"], SUBMITTED: msgspec.json.encode(job).decode()}}
-    main = [rendered.jobset] if way == "jobset" else _indexed_jobs(rendered)
+    jobset = _with_deadline(rendered.jobset, job["spec"].get("activeDeadlineSeconds"))
+    main = [_standing_for(job, jobset)] if way == "jobset" else _indexed_jobs(job, _standing_for(job, jobset))
     return [_labelled(one, job["metadata"]["name"]) for one in (snapshot, *rest, *main)]
+
+
+def _with_deadline(jobset: Json, seconds: int | None) -> Json:
+    """No controller watches the deadline of the TrainJob: every Job has it."""
+    if seconds is None:
+        return jobset
+    jobset = copy.deepcopy(jobset)
+    for replicated in jobset["spec"]["replicatedJobs"]:
+        own = replicated["template"]["spec"]
+        own["activeDeadlineSeconds"] = min(seconds, own.get("activeDeadlineSeconds", seconds))
+    return jobset
+
+
+def _standing_for(job: Json, jobset: Json) -> Json:
+    """With the labels and annotations of the TrainJob, which others go by (a queue of Kueue)."""
+    metadata = dict(jobset["metadata"])
+    for field in ("labels", "annotations"):
+        own = {key: value for key, value in job["metadata"].get(field, {}).items() if not key.startswith(_OURS)}
+        if both := {**own, **metadata.get(field, {})}:
+            metadata[field] = both
+    return {**jobset, "metadata": metadata}
 
 
 def _train_job(rendered: Rendered) -> Json:
@@ -85,10 +109,10 @@ def _labelled(value: Json, name: str) -> Json:
     return {**value, "metadata": metadata}
 
 
-def _indexed_jobs(rendered: Rendered) -> list[Json]:
+def _indexed_jobs(job: Json, jobset: Json) -> list[Json]:
     """A headless Service for the names of the ranks, and a Job for each replica of a replicated job."""
-    name = rendered.job["metadata"]["name"]
-    network = rendered.jobset["spec"]["network"]
+    name = job["metadata"]["name"]
+    network = jobset["spec"]["network"]
     subdomain = network.get("subdomain") or name
     service = {
         "apiVersion": "v1",
@@ -101,22 +125,19 @@ def _indexed_jobs(rendered: Rendered) -> list[Json]:
         },
     }
     found = [service]
-    for replicated in rendered.jobset["spec"]["replicatedJobs"]:
+    both = {field: jobset["metadata"].get(field, {}) for field in ("labels", "annotations")}
+    for replicated in jobset["spec"]["replicatedJobs"]:
         for replica in range(replicated.get("replicas", 1)):
             template = copy.deepcopy(pod_template(replicated))
             metadata = template.setdefault("metadata", {})
             metadata["labels"] = {**metadata.get("labels", {}), JOB: name, REPLICATED: replicated["name"]}
             template["spec"]["subdomain"] = subdomain
             spec = {**replicated["template"]["spec"], "template": template, "suspend": True}
-            labels = {**replicated["template"].get("metadata", {}).get("labels", {}), REPLICATED: replicated["name"]}
-            found.append(
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "metadata": {"name": f"{name}-{replicated['name']}-{replica}", "labels": labels},
-                    "spec": spec,
-                }
-            )
+            said = replicated["template"].get("metadata", {})
+            own: Json = {"name": f"{name}-{replicated['name']}-{replica}"}
+            own |= {field: {**some, **said.get(field, {})} for field, some in both.items()}
+            own["labels"][REPLICATED] = replicated["name"]
+            found.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": spec})
     return found
 
 

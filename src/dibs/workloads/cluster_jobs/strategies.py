@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dibs.train import compute_domain
-from dibs.train.names import pod_spec
+from dibs.train.names import DEFAULT_MANAGER, pod_spec
 from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
 
@@ -23,6 +23,8 @@ TRAINER_CRD: Final = "trainjobs.trainer.kubeflow.org"
 JOBSET_CRD: Final = "jobsets.jobset.x-k8s.io"
 # Fields of a pod that make it part of a gang of Kubernetes' own scheduler, as releases have called them.
 GANG_FIELDS: Final = ("schedulingGroup", "workloadRef")
+# Of a JobSet: what a single Job does as well.
+_AS_JOBS: Final = frozenset(("replicatedJobs", "suspend", "network", "startupPolicy", "successPolicy"))
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -61,6 +63,39 @@ def check(chosen: Chosen, rendered: Rendered, gang_served: bool, found: Refusals
             names = [one["name"] for one in replicated["dependsOn"]]
             text = "the order of replicated jobs needs JobSet, which the cluster does not have"
             found.invalid(f"{path}.dependsOn", names, text, "install JobSet, or use a runtime without initialisers")
+    if chosen.way == "jobs":
+        _check_jobs(rendered.jobset["spec"], found)
+    if chosen.way != "trainer":
+        _check_without_trainer(rendered, found)
+
+
+def _check_jobs(spec: Json, found: Refusals) -> None:
+    """What JobSet alone does. Several Jobs would not end together."""
+    for field in sorted(set(spec) - _AS_JOBS):
+        if spec[field] not in (None, [], {}, "", False, {"maxRestarts": 0}):
+            text = "this needs JobSet, which the cluster does not have"
+            found.invalid(f"spec.{field}", spec[field], text, "install JobSet, or take it out of the runtime")
+    jobs = [one["name"] for one in spec["replicatedJobs"] for _ in range(one.get("replicas", 1))]
+    if len(jobs) > 1:
+        text = "several Jobs succeed and fail as one only with JobSet, which the cluster does not have"
+        found.invalid("spec.replicatedJobs", jobs, text, "install JobSet, or use a runtime with one job")
+
+
+def _check_without_trainer(rendered: Rendered, found: Refusals) -> None:
+    """What the controller of TrainJobs does, and JobSet and Jobs do not."""
+    wanted, spec = rendered.job["spec"], rendered.jobset["spec"]
+    if (manager := wanted.get("managedBy", DEFAULT_MANAGER)) != DEFAULT_MANAGER:
+        text = "it manages TrainJobs, and this job is not submitted as one here"
+        found.invalid("spec.managedBy", manager, text, "leave it out")
+    policy = spec.get("failurePolicy", {})
+    again = policy.get("maxRestarts") or policy.get("rules")
+    later = [one["name"] for one in spec["replicatedJobs"] if one.get("dependsOn")]
+    if spec.get("startupPolicy", {}).get("startupPolicyOrder") == "InOrder":
+        later = [one["name"] for one in spec["replicatedJobs"][1:]]
+    if (limit := wanted.get("activeDeadlineSeconds")) is not None and (again or later):
+        # Each Job has a clock of its own, which begins when that Job does.
+        text = "only Kubeflow Trainer has a deadline over several stages or restarts"
+        found.invalid("spec.activeDeadlineSeconds", limit, text, "leave it out, or use a runtime without them")
 
 
 def _claims(rendered: Rendered) -> bool:

@@ -82,6 +82,7 @@ def plan_job(spec: JobSpec, home: Home, job_id: str, tenant: str, backend: str) 
     facts = objects.facts()
     rendered = examined(objects.job, objects.runtime, facts, found)
     found.check()
+    stages.check(rendered.job, rendered.jobset, found)
     stage, wave = stages.stage_of(rendered.jobset), stages.wave_of(rendered.jobset)
     by_name = {one["name"]: one for one in rendered.jobset["spec"]["replicatedJobs"]}
     places = {name: index for index, name in enumerate(by_name)}

@@ -33,7 +33,7 @@ _VARIABLE: Final = re.compile(r"\$(\$)?\(([-._A-Za-z0-9]+)\)")
 # Of a pod: what is used here, and what a single host with one scheduler gives to everyone.
 _POD_USED: Final = frozenset(
     ("containers", "volumes", "resourceClaims", "securityContext", "restartPolicy", "terminationGracePeriodSeconds",
-     "hostNetwork", "activeDeadlineSeconds")
+     "hostNetwork")
 )  # fmt: skip
 _POD_GIVEN: Final = frozenset(
     ("tolerations", "schedulerName", "dnsPolicy", "enableServiceLinks", "automountServiceAccountToken", "subdomain",
@@ -111,6 +111,10 @@ class Pod(msgspec.Struct):
                 remedy = "leave it out, or run the job on a cluster"
                 self.refuse(f"containers[{self.container['name']}].{field}", self.container[field],
                             "a job without a cluster cannot give this", remedy)  # fmt: skip
+        for port in self.container.get("ports", []):
+            if port.get("hostPort"):
+                path = f"containers[{self.container['name']}].ports[{port['containerPort']}].hostPort"
+                self.refuse(path, port["hostPort"], "a port of a rank is not opened on the host", "leave it out")
         others = [one["name"] for one in self.spec["containers"] if one is not self.container]
         if others:
             reason = "a rank is one sandbox with one container"

@@ -1,5 +1,7 @@
 """In which order the replicated jobs of a JobSet run, and what its policies say of their ends. Pure.
 
+`check` refuses by name what a JobSet, or a Job, asks for that only a cluster can do.
+
 A **stage** is what runs at the same time. Its ranks are booked in one transaction, and the next one begins when all of
 the stage has succeeded: initialisers, then the trainer. A replicated job that no other waits for belongs to the last
 stage. So a job never holds devices while it waits for more, and two jobs cannot stand in each other's way.
@@ -11,10 +13,54 @@ started after what comes before it runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from dibs.train.names import DEFAULT_MANAGER
+from dibs.train.refusals import Refusals
 
 Json = dict[str, Any]
 Verdict = Literal["restart", "fail"]
+
+# Of a JobSet and its Jobs: what is used here, and what every job without a cluster has anyway.
+_JOBSET: Final = frozenset(
+    ("replicatedJobs", "suspend", "network", "startupPolicy", "successPolicy", "failurePolicy",
+     "ttlSecondsAfterFinished")
+)  # fmt: skip
+_REPLICATED: Final = frozenset(("name", "groupName", "replicas", "template", "dependsOn"))
+_JOB: Final = frozenset(
+    ("template", "parallelism", "completions", "completionMode", "backoffLimit", "suspend", "podReplacementPolicy")
+)
+_RESTARTS_OF_ONE: Final = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")
+
+
+def check(job: Json, jobset: Json, found: Refusals) -> None:
+    """Refuse what a TrainJob, its JobSet and its Jobs ask for, beside their pods, and only a cluster can do."""
+    if (manager := job["spec"].get("managedBy", DEFAULT_MANAGER)) != DEFAULT_MANAGER:
+        found.invalid("spec.managedBy", manager, "there is no such controller without a cluster", "leave it out")
+    spec = jobset["spec"]
+    _refuse_others(spec, _JOBSET, "spec", found)
+    for number, rule in enumerate(spec.get("failurePolicy", {}).get("rules", [])):
+        path = f"spec.failurePolicy.rules[{number}]"
+        if rule["action"] in _RESTARTS_OF_ONE:
+            text = "the ranks of a job are started again together, never some of them"
+            found.invalid(f"{path}.action", rule["action"], text, "use RestartJobSet or FailJobSet")
+        if patterns := rule.get("onJobFailureMessagePatterns"):
+            text = "without a cluster there are no messages of Jobs to compare"
+            found.invalid(f"{path}.onJobFailureMessagePatterns", patterns, text, "leave it out")
+    for number, replicated in enumerate(spec["replicatedJobs"]):
+        path = f"spec.replicatedJobs[{number}]"
+        _refuse_others(replicated, _REPLICATED, path, found)
+        own = replicated["template"]["spec"]
+        _refuse_others(own, _JOB, f"{path}.template.spec", found)
+        if (mode := own.get("completionMode", "Indexed")) != "Indexed":
+            found.invalid(f"{path}.template.spec.completionMode", mode, "every rank has an index", "leave it out")
+
+
+def _refuse_others(value: Json, known: frozenset[str], path: str, found: Refusals) -> None:
+    for field in sorted(set(value) - known):
+        if value[field] not in (None, [], {}, "", False):
+            remedy = "leave it out, or run the job on a cluster"
+            found.invalid(f"{path}.{field}", value[field], "a job without a cluster cannot give this", remedy)
 
 
 def stage_of(jobset: Json) -> dict[str, int]:

@@ -47,6 +47,10 @@ class Volumes:
                 found.invalid(path, volume["emptyDir"], "a volume in memory can be had at /dev/shm only",
                               "mount it there, or leave the medium out")  # fmt: skip
                 return None
+            if limit := volume["emptyDir"].get("sizeLimit"):
+                found.invalid(f"{path}.emptyDir.sizeLimit", limit, "the size of a folder of this host is not limited",
+                              "leave it out")  # fmt: skip
+                return None
             return self._folder(self._own / rank / volume["name"])
         if kind == "persistentVolumeClaim":
             claim = volume["persistentVolumeClaim"]

@@ -12,6 +12,7 @@ import pytest
 from .pages import ROOT
 
 PAGE = ROOT / "docs" / "broken-promises.md"
+FOUND = 107  # promises that were broken so far: no row goes away, a new finding makes it one more
 
 
 class Row(NamedTuple):
@@ -33,10 +34,8 @@ def functions_of(path: str) -> frozenset[str]:
     return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
-def test_there_are_rows_and_their_ids_have_no_gap() -> None:
-    ids = [row.id for row in rows()]
-    assert ids
-    assert ids == [f"BP-{number:02}" for number in range(1, len(ids) + 1)]
+def test_every_promise_has_its_row_once_and_in_order() -> None:
+    assert [row.id for row in rows()] == [f"BP-{number:02}" for number in range(1, FOUND + 1)]
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)

@@ -71,7 +71,7 @@ class Storm:
         simulate(self.home, parse_world(str(CARDS), model="H100"))
         Workloads(self.home).ledger.close()
         self.clients: list[subprocess.Popen[bytes]] = []
-        self.ends: Counter[int] = Counter()
+        self.ends: Counter[str] = Counter()  # the backend and the exit status
         self.words: Counter[str] = Counter()
         self.did: Counter[str] = Counter()
         self.oracle = Oracle(self.locks)
@@ -125,7 +125,8 @@ class Storm:
             assert client.stderr is not None
             said = client.stderr.read().decode(errors="replace")
             client.stderr.close()
-            self.ends[client.returncode] += 1
+            words = list(map(str, client.args))  # type: ignore[arg-type]
+            self.ends[f"{words[words.index('--backend') + 1]} {client.returncode}"] += 1
             if said:
                 self.words[f"{client.returncode}: {said.strip().splitlines()[-1][-160:]}"] += 1
             if "Traceback" in said or client.returncode == 99:  # an error without a code of its own

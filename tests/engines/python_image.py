@@ -1,7 +1,8 @@
 """An image with Python and bash in it, from this host's own files: there is no registry.
 
 The interpreter that runs the tests, its standard library and the shared libraries of both, at their own places;
-`python` is a link. As a folder it is a root for `local`, as an archive it is what engines load. Made once per version.
+`python` is a link. cloudpickle is there for functions that a client sends. As a folder it is a root for `local`, as an
+archive it is what engines load. Made once per version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sysconfig
 import tarfile
 from pathlib import Path
 
+import cloudpickle  # type: ignore[import-untyped]
 from tests.engines import installing
 
 REFERENCE = "localhost/dibs-python:1"
@@ -32,13 +34,15 @@ _LEFT_OUT = (
     "ensurepip",
     "config-*",
 )
+_PROGRAMS = ("bash", "sleep", "ls", "cat", "env", "grep", "echo", "tail", "true")
 _FOLDERS = ("etc", "dev", "proc", "sys", "tmp", "root", "run", "home", "usr/bin")
 
 
 def root() -> Path:
     """The root folder."""
     program = Path(os.path.realpath(sys.executable))
-    folder = installing.cache() / f"python-{hashlib.sha256(f'{program} {sys.version}'.encode()).hexdigest()[:12]}"
+    contents = f"{program} {sys.version} {_PROGRAMS} cloudpickle {cloudpickle.__version__}"
+    folder = installing.cache() / f"python-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
     installing.cache().mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -73,9 +77,11 @@ def _fill(folder: Path, program: Path) -> None:
         (folder / name).symlink_to(f"usr/{name}")
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     shutil.copytree(library, _inside(folder, library), ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    package = Path(cloudpickle.__file__).parent
+    shutil.copytree(package, _inside(folder, library) / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     programs = [
         program,
-        *(Path(found) for name in ("bash", "sleep", "ls", "cat", "env") if (found := shutil.which(name))),
+        *(Path(found) for name in _PROGRAMS if (found := shutil.which(name))),
     ]
     for one in programs:
         _copy(folder, one)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.engines import python_image, shared
+from tests.engines.running import Engine
 from tests.openshell import wheels
 from tests.openshell.conftest import Place
 
 LIFE = Path(__file__).with_name("life.py")
 
 
-def live(place: Place, config: Path, release: str = wheels.PINNED) -> list[str]:
+def live(place: Place, config: Path, release: str = wheels.PINNED, *, admin: bool = False) -> list[str]:
     """The steps of a whole life that went well, by a program whose gateway is the active one of `config`."""
     python = wheels.python(release)
     env = {
@@ -22,7 +25,8 @@ def live(place: Place, config: Path, release: str = wheels.PINNED) -> list[str]:
         "HOME": str(config),
         "XDG_CONFIG_HOME": str(config),
         "DIBS_TEST_BACKEND": place.backend,
-        "DIBS_TEST_IMAGE": place.image,
+        "DIBS_TEST_IMAGE": with_python(place.backend) if place.backend in ("docker", "podman") else place.image,
+        "DIBS_TEST_ADMIN": "yes" if admin else "no",
         "GRPC_VERBOSITY": "ERROR",
     }
     if place.backend == "local":
@@ -30,6 +34,16 @@ def live(place: Place, config: Path, release: str = wheels.PINNED) -> list[str]:
     done = subprocess.run([python, LIFE], env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout.splitlines()
+
+
+@cache
+def with_python(kind: str) -> str:
+    """An image in which the SDK can run functions."""
+    found = shared.engine(kind)
+    assert isinstance(found, Engine), found
+    status, answer = found.api("POST", f"{found.prefix}/images/load", body=python_image.archive().read_bytes())
+    assert status == 200, answer
+    return python_image.REFERENCE
 
 
 def activate(config: Path, **metadata: str) -> Path:
@@ -44,7 +58,8 @@ def activate(config: Path, **metadata: str) -> Path:
 def is_whole(steps: list[str], place: Place) -> None:
     assert "context manager" in steps
     assert ("the third is refused" in steps) == (place.backend != "kubernetes")
-    assert ("exec_python" in steps) == (place.backend == "local")  # the image of the engines has no Python
+    assert ("exec_python" in steps) == (place.backend != "kubernetes")  # the image of the cluster has no Python
+    assert "every public method was called" in steps
 
 
 def live_with_a_token(place: Place, folder: Path) -> None:

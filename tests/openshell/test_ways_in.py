@@ -140,7 +140,7 @@ def test_a_whole_life_in_plaintext_without_a_token(kind: str, tmp_path: Path) ->
         for release in wheels.releases():
             config = tmp_path / release
             activate(config, gateway_endpoint=f"http://{place.endpoint}")
-            is_whole(live(place, config, release), place)
+            is_whole(live(place, config, release, admin=True), place)
 
 
 def test_a_token_of_dibs_says_more_than_a_certificate(secure: tuple[Place, Path, Any]) -> None:

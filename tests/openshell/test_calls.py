@@ -259,6 +259,17 @@ def test_a_service_maps_to_the_port_proxy(place: Place) -> None:
     assert "/proxy/8123" in found.url
     listed = calls.ListServices(pb.ListServicesRequest(workspace_scope=DEFAULT, sandbox="web")).services
     assert [one.endpoint.name for one in listed] == ["http"]
+    moved = pb.ExposeServiceRequest(workspace_scope=DEFAULT, sandbox="web", name="http", target_port=8124)
+    assert "/proxy/8124" in calls.ExposeService(moved).url
+    unnamed = pb.ExposeServiceRequest(workspace_scope=DEFAULT, sandbox="web", target_port=8125)
+    assert "/proxy/8125" in calls.ExposeService(unnamed).url
+    everywhere = pb.ListServicesRequest(workspace_scope=DEFAULT, page_size=1)
+    first = calls.ListServices(everywhere)
+    everywhere.page_token = first.next_page_token
+    second = calls.ListServices(everywhere)
+    found = [(one.endpoint.name, one.endpoint.target_port) for page in (first, second) for one in page.services]
+    assert found == [("", 8125), ("http", 8124)]
+    assert second.next_page_token == ""
     calls.DeleteService(pb.DeleteServiceRequest(workspace_scope=DEFAULT, sandbox="web", name="http"))
     with refused("NOT_FOUND"):
         calls.GetService(pb.GetServiceRequest(workspace_scope=DEFAULT, sandbox="web", name="http"))
@@ -343,6 +354,15 @@ def test_a_conversation_has_a_terminal_a_size_and_an_end_of_input(place: Place) 
     assert b"40 100" in seen
 
 
+def test_a_window_of_a_command_without_a_terminal_is_refused_and_the_command_ends(place: Place) -> None:
+    name = ready(place.client(), place.spec())
+    start = pb.ExecSandboxRequest(workspace_scope=DEFAULT, sandbox=name, command=["sleep", "4323"])
+    size = pb.ExecSandboxInput(resize=pb.ExecSandboxWindowResize(rows=40, cols=100))
+    with refused("INVALID_ARGUMENT", "CONFLICT"):
+        list(stub(place).ExecSandboxInteractive(iter([pb.ExecSandboxInput(start=start), size]), timeout=60))
+    place.gateway.until(lambda: processes(place, name, "432[3]") == 0)
+
+
 def test_half_closing_is_the_end_of_input_and_output_still_comes(place: Place) -> None:
     name = ready(place.client(), place.spec())
     start = pb.ExecSandboxRequest(workspace_scope=DEFAULT, sandbox=name, command=["sh", "-c", "cat; echo after"])
@@ -368,6 +388,23 @@ def test_watching_shows_each_phase_and_ends_with_the_sandbox(place: Place) -> No
     ] == pb.SANDBOX_PHASE_COMPLETED
     assert "line" in [event.log.message for event in events if event.HasField("log")]
     assert any(event.event.reason.startswith("sandbox.") for event in events if event.HasField("event"))
+
+
+def test_a_log_is_followed_from_as_many_lines_before_its_end_as_were_asked_for(place: Place) -> None:
+    spec = place.spec()
+    spec.command.extend(
+        ["sh", "-c", "echo one; echo two; echo three; until [ -e /tmp/go ]; do sleep 0.1; done; echo four"]
+    )
+    name = ready(place.client(), spec)
+    asked = pb.GetSandboxLogsRequest(workspace_scope=DEFAULT, sandbox=name)
+    place.gateway.until(lambda: len(stub(place).GetSandboxLogs(asked).logs) == 3)
+    watched = pb.WatchSandboxRequest(
+        workspace_scope=DEFAULT, sandbox=name, follow_logs=True, log_tail_lines=2, stop_on_terminal=True
+    )
+    stream = stub(place).WatchSandbox(watched, timeout=240)
+    assert next(stream).log.message == "two"
+    place.client().exec(name, ["touch", "/tmp/go"], workspace="default")
+    assert [event.log.message for event in stream] == ["three", "four"]
 
 
 def test_a_thousand_parallel_streams_are_served_and_end(place: Place) -> None:

@@ -5,8 +5,9 @@ A method is a coroutine `(call, request)`. A unary one returns its answer; a str
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import msgspec
@@ -18,6 +19,7 @@ from dibs.workloads.identity import HOST, Identity
 
 READ, WRITE, ADMIN = "sandboxes:read", "sandboxes:write", "admin"
 DEFAULT = "default"  # the workspace that is always there: the caller's own tenant
+T = TypeVar("T")
 LARGEST_PAGE = 1000
 _USUAL_PAGE = 100
 # What grpcio raises for a write to a call that has ended: the client is gone, its deadline is over, the server stops.
@@ -100,8 +102,25 @@ def unknown_workspace(name: str) -> NotFound:
 
 
 def page_size(asked: int) -> int:
-    if not 0 <= asked <= LARGEST_PAGE:
+    """How many a page has: at most what was asked for, and never more than OpenShell gives."""
+    if asked < 0:
+        raise InvalidRequest("must not be negative", field="page_size", value=str(asked), code="PAGE_INVALID")
+    return min(asked, LARGEST_PAGE) or _USUAL_PAGE
+
+
+def page_token(last: Any) -> str:
+    """Where the next page begins: after this."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(last)).decode()
+
+
+def page_begin(token: str, kind: type[T]) -> T | None:
+    """What the page before ended with; None for the first page."""
+    if not token:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=kind)
+    except (ValueError, msgspec.DecodeError):
         raise InvalidRequest(
-            f"must be a number up to {LARGEST_PAGE}", field="page_size", value=str(asked), code="PAGE_INVALID"
-        )
-    return asked or _USUAL_PAGE
+            "this is not a page token of this gateway", field="page_token", value=token[:64], code="PAGE_INVALID",
+            remedy="leave it out to begin anew",
+        ) from None  # fmt: skip

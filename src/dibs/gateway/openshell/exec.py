@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 
 from dibs.backends.port import Exec, Exit, Output
-from dibs.errors import CommandFailed, Conflict, InvalidRequest, Problem
-from dibs.gateway.openshell import sandboxes, schema
+from dibs.errors import CommandFailed, Conflict, DibsError, InvalidRequest, Problem
+from dibs.gateway.openshell import names, repeats, sandboxes, schema
 from dibs.gateway.openshell.calls import WRITE, Call, Method
 from dibs.gateway.openshell.requests import unknown
 from dibs.gateway.sessions import AsyncSession
@@ -28,6 +28,7 @@ from dibs.workloads.service import Workloads
 TIMED_OUT = 124  # the exit code of a command that took longer than it may, as timeout(1) has it
 _KILLED = 128 + signal.SIGKILL
 _MOST_WORDS = 1024
+_ROWS, _COLUMNS, _LARGEST_SIDE = 24, 80, 10_000  # of a terminal's window
 _LONGEST = 32 << 10  # bytes of one word or value
 _PIECE = 64 << 10  # bytes of output in one message
 _UNTIL_THERE = 20.0  # seconds that a command waits for a sandbox that is being created; the SDK does not
@@ -52,7 +53,7 @@ async def talk(call: Call, _: Any) -> None:
             "the first message must say what to run", field="start", code="FIELD_MISSING", remedy="send start first"
         )
     async with _session(call, first.start) as session:
-        hearing = asyncio.get_running_loop().create_task(_hear(call, session, first.start.stdin))
+        hearing = asyncio.get_running_loop().create_task(_hear(call, session, first.start))
         speaking = asyncio.get_running_loop().create_task(_speak(call, session, _limit(first.start)))
         try:
             await asyncio.wait((hearing, speaking), return_when=asyncio.FIRST_COMPLETED)
@@ -85,8 +86,15 @@ async def _session(call: Call, request: Any) -> AsyncIterator[AsyncSession]:
             raise Conflict(
                 "sandbox is not ready", field="sandbox", value=row.name, code="WRONG_STATE", remedy=f"it is {row.state}"
             )
-        spec = row.spec
-        return mine.exec(row.id, _command(request, spec))
+        command = _command(request, row.spec)
+        if not request.request_id:
+            return mine.exec(row.id, command)
+        repeats.claim_command(mine, place.who, request)
+        try:
+            return mine.exec(row.id, command)
+        except DibsError:
+            repeats.release_command(mine, place.who, request)
+            raise
 
     begun: Any = None
     while begun is None:
@@ -96,8 +104,8 @@ async def _session(call: Call, request: Any) -> AsyncIterator[AsyncSession]:
     session = AsyncSession(begun)
     try:
         async with session:
-            if request.tty and request.rows and request.cols:
-                await session.resize(request.rows, request.cols)
+            if request.rows or request.cols:
+                await session.resize(request.rows or _ROWS, request.cols or _COLUMNS)
             try:
                 yield session
             finally:
@@ -138,8 +146,15 @@ def _check(request: Any) -> None:
             problems.append(Problem("ENV_INVALID", f"environment.{name[:64]}", "", reason, "pass it as stdin"))
     if request.workdir and (not request.workdir.startswith("/") or not request.workdir.isprintable()):
         problems.append(Problem("WORKDIR_INVALID", "workdir", request.workdir[:64], "must be an absolute path"))
-    if (request.rows or request.cols) and not request.tty:
-        problems.append(Problem("CONFLICT", "rows", f"{request.rows}", "without tty there is no window", "say tty"))
+    for side in ("rows", "cols"):
+        size = getattr(request, side)
+        if size and not request.tty:
+            problems.append(Problem("CONFLICT", side, str(size), "without tty there is no window", "say tty"))
+        elif size > _LARGEST_SIDE:
+            problems.append(Problem("SIZE_INVALID", side, str(size), f"must be from 1 to {_LARGEST_SIDE}"))
+    problem = names.request_id_problem(request.request_id)
+    if problem:
+        problems.append(problem)
     duration = request.execution_timeout
     if duration.seconds < 0 or duration.nanos < 0 or duration.seconds > 366 * 86400:
         said = f"{duration.seconds}s"
@@ -185,9 +200,9 @@ async def _feed(session: AsyncSession, data: bytes) -> None:
     await session.end_of_input()
 
 
-async def _hear(call: Call, session: AsyncSession, data: bytes) -> None:
-    if data:
-        await session.send(data)
+async def _hear(call: Call, session: AsyncSession, start: Any) -> None:
+    if start.stdin:
+        await session.send(start.stdin)
     while True:
         message = await _next(call)
         if message is None:
@@ -198,9 +213,16 @@ async def _hear(call: Call, session: AsyncSession, data: bytes) -> None:
             await session.send(message.stdin)
         elif kind == "resize":
             size = message.resize
-            if not 0 < size.rows <= 10000 or not 0 < size.cols <= 10000:
+            if not start.tty:
                 raise InvalidRequest(
-                    "must be from 1 to 10000", field="resize", value=f"{size.rows}x{size.cols}", code="SIZE_INVALID"
+                    "without tty there is no window", field="resize", code="CONFLICT", remedy="say tty in start"
+                )
+            if not 0 < size.rows <= _LARGEST_SIDE or not 0 < size.cols <= _LARGEST_SIDE:
+                raise InvalidRequest(
+                    f"must be from 1 to {_LARGEST_SIDE}",
+                    field="resize",
+                    value=f"{size.rows}x{size.cols}",
+                    code="SIZE_INVALID",
                 )
             await session.resize(size.rows, size.cols)
         else:

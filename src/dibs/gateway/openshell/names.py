@@ -1,4 +1,4 @@
-"""Names and labels as OpenShell has them: what a name may be, names that are made up. Pure."""
+"""Names as OpenShell has them: what a name and a request id may be, names that are made up. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dibs.errors import Problem, quoted
 
 LONGEST_NAME = 19  # a name is part of a routable host name there
 LONGEST_WORKSPACE = 63
+LONGEST_REQUEST_ID = 128
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
@@ -20,6 +21,13 @@ def name_problem(text: str, field: str, longest: int = LONGEST_NAME) -> Problem 
         return None
     reason = f"must be 1 to {longest} lower-case letters, digits and -, and begin and end with a letter or digit"
     return Problem("NAME_INVALID", field, quoted(text)[1:-1], reason, "as in train-1")
+
+
+def request_id_problem(text: str) -> Problem | None:
+    if len(text) <= LONGEST_REQUEST_ID and text.isprintable():
+        return None
+    reason = f"must be at most {LONGEST_REQUEST_ID} printable characters"
+    return Problem("REQUEST_ID_INVALID", "request_id", quoted(text)[1:-1], reason, "a UUID is usual")
 
 
 def made_up(seed: str = "") -> str:

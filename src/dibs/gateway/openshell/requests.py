@@ -41,7 +41,6 @@ ANNOTATIONS = {
     "dibs.shm-size": "shm",
     "dibs.pids": "pids",
 }
-LONGEST_REQUEST_ID = 128
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,9 +155,9 @@ class _Reader:
             self.problems.append(problem)
         elif self.request.name:
             self.mapping["name"] = self.request.name
-        if len(self.request.request_id) > LONGEST_REQUEST_ID or not self.request.request_id.isprintable():
-            reason = f"must be at most {LONGEST_REQUEST_ID} printable characters"
-            self.refuse("REQUEST_ID_INVALID", "request_id", self.request.request_id, reason)
+        problem = names.request_id_problem(self.request.request_id)
+        if problem:
+            self.problems.append(problem)
         try:
             spec = parse_spec(self.mapping)
         except InvalidRequest as error:
@@ -484,7 +483,7 @@ def exposure_problems(exposures: Iterable[Any], field: str = "service_exposures"
     seen: set[str] = set()
     for place, one in enumerate(exposures):
         where = f"{field}[{place}]"
-        problem = names.name_problem(one.service, f"{where}.service", 63)
+        problem = one.service and names.name_problem(one.service, f"{where}.service", 63)
         if problem:
             problems.append(problem)
         elif one.service in seen:
@@ -499,7 +498,7 @@ def port_problems(port: int, mode: int, where: str) -> list[Problem]:
     if not 1 <= port <= 65535:
         reason = "must be a number from 1 to 65535"
         problems.append(Problem("PORT_INVALID", f"{where}.target_port", str(port), reason))
-    if mode == schema.number("SERVICE_AUTHORIZATION_MODE_BEARER_PASSTHROUGH"):
+    if mode not in (0, schema.number("SERVICE_AUTHORIZATION_MODE_STRIP")):
         reason = "the gateway's tokens are not handed to a sandbox"
         remedy = "leave it out, and have the service take a header of its own"
         problems.append(Problem("PASSTHROUGH_NOT_OFFERED", f"{where}.authorization_mode", str(mode), reason, remedy))

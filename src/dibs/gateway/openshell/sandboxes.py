@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from dibs.errors import Busy, Conflict, DibsError, InvalidRequest, NotFound, Problem
+from dibs.gateway.logs import log
 from dibs.gateway.opensandbox import rows as lookup
 from dibs.gateway.opensandbox.views import DELETED
 from dibs.gateway.openshell import drivers, names, restarts, schema, services, templates, views
-from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
+from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_begin, page_size, page_token
 from dibs.gateway.openshell.requests import Rules, exposure_problems, read_create, unknown, with_hidden
 from dibs.gateway.selectors import selector
 from dibs.gateway.state import Gateway
@@ -26,6 +27,8 @@ from dibs.workloads.identity import Identity
 from dibs.workloads.receipt import HIDDEN
 from dibs.workloads.service import Workloads
 
+_KEYS = "openshell/"  # how the idempotency keys of this API begin
+_without_clients: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
 _UNTIL_MADE = 0.8  # seconds that a get is held back while the sandbox is being made; the SDK asks once a second
 _WHILE_CREATING = 25.0  # seconds that a deletion waits for a creation to end; the SDK waits for 30
 
@@ -50,6 +53,13 @@ def find(mine: Workloads, name: str) -> Sandbox:
     if not kept:
         raise NotFound("sandbox not found", field="name", value=name[:64], remedy="list them to see what there is")
     return kept[-1]
+
+
+def everything(mine: Workloads, who: Identity) -> list[Sandbox]:
+    """All sandboxes that the caller may see."""
+    tenant = None if who.sees_all else who.tenant
+    found = [*mine.ledger.sandboxes(live_only=True, tenant=tenant), *mine.ledger.annotated(views.KEPT, tenant=tenant)]
+    return [row for row in found if visible(row)]
 
 
 def shown(mine: Workloads, row: Sandbox, workspace: str) -> Any:
@@ -85,15 +95,39 @@ async def create(call: Call, request: Any) -> Any:
         waits = lookup.message_of(asking.workloads, admitted.row)
         return views.sandbox(admitted.row, place.name, admitted.devices, waits)
 
+    taking = asyncio.get_running_loop().create_task(gateway.desk.take(read, show, _in_their_words))
     try:
-        made = await gateway.desk.take(read, show, _in_their_words)
+        made = await asyncio.shield(taking)
     except Busy:
         call.facts.update(await gateway.pool.call(holders, place.who))
+        raise
+    except asyncio.CancelledError:
+        lost = not request.name and not request.request_id
+        task = asyncio.get_running_loop().create_task(_without_client(gateway, place, taking, lost=lost))
+        _without_clients.add(task)
+        task.add_done_callback(_without_clients.discard)
         raise
     answer = schema.message("SandboxResponse")(sandbox=made)
     for one in request.service_exposures:
         answer.service_urls[one.service] = services.url(gateway, made.metadata.id, one.target_port)
     return answer
+
+
+async def _without_client(gateway: Gateway, place: Place, taking: asyncio.Task[Any], *, lost: bool) -> None:
+    """The rest of a create whose client hung up or ran out of time. `lost`: it knows neither a name nor an id to ask
+    for again, so the sandbox would hold its devices for no one, and is taken back."""
+    try:
+        name = (await taking).metadata.name
+    except DibsError:
+        return  # nothing was made
+    if not lost:
+        return
+    try:
+        await _removed(gateway, place, name)
+    except DibsError as error:
+        log.warning("a sandbox that no client waits for is left: %s", error, extra={"data": {"name": name}})
+    else:
+        log.info("a create was taken back: its client is gone", extra={"data": {"name": name}})
 
 
 def rules_of(workloads: Workloads, gateway: Gateway) -> Rules:
@@ -127,7 +161,7 @@ def _asking(workloads: Workloads, gateway: Gateway, place: Place, request: Any, 
         annotations[views.TEMPLATE] = f"{template.metadata.name}@{template.metadata.resource_version}"
     if request.service_exposures:
         annotations[views.SERVICES] = services.encoded(request.service_exposures)
-    return Asking(workloads=mine, spec=spec, annotations=annotations, idempotency_key=f"openshell/{key}" if key else "")
+    return Asking(workloads=mine, spec=spec, annotations=annotations, idempotency_key=f"{_KEYS}{key}" if key else "")
 
 
 def _check_free(mine: Workloads, name: str) -> None:
@@ -149,6 +183,7 @@ _AS_WRITTEN = {
     **{driver: f"spec.template.driver_config.{driver}" for driver in drivers.SERVED},
     "cdi_devices": "spec.template.driver_config.cdi_devices", "device": "spec.resource_requirements.gpu",
     "backend": "annotations.dibs.backend", "network": "annotations.dibs.network", "wait": "annotations.dibs.wait",
+    "Idempotency-Key": "request_id",
 }  # fmt: skip
 
 
@@ -159,7 +194,8 @@ def _in_their_words(error: DibsError) -> DibsError:
         head, dot, rest = problem.field.partition(".")
         field = f"{_AS_WRITTEN.get(head, head)}{dot}{rest}"
         remedy = problem.remedy.replace("--wait 10m", "the annotation dibs.wait: 10m, in spec.template.annotations")
-        problems.append(msgspec.structs.replace(problem, field=field, remedy=remedy))
+        value = problem.value.removeprefix(_KEYS) if field == "request_id" else problem.value
+        problems.append(msgspec.structs.replace(problem, field=field, value=value, remedy=remedy))
     told = DibsError.__new__(type(error))
     DibsError.__init__(told, problems)
     return told
@@ -210,25 +246,20 @@ async def when_made(gateway: Gateway, place: Place, name: str) -> Any:
 async def list_(call: Call, request: Any) -> Any:
     selects = selector(request.label_selector)
     size = page_size(request.page_size)
-    after = _after(request.page_token)
+    after = page_begin(request.page_token, tuple[float, str])
     everywhere = request.workspace_scope.WhichOneof("selection") == "all_workspaces"
     place = None if everywhere else await call.place(request.workspace_scope)
     who = call.who if place is None else place.who
 
     def work(workloads: Workloads) -> Any:
         mine = workloads.seen_by(who)
-        tenant = None if who.sees_all else who.tenant
-        found = [
-            *mine.ledger.sandboxes(live_only=True, tenant=tenant),
-            *mine.ledger.annotated(views.KEPT, tenant=tenant),
-        ]
-        rows = sorted((row for row in found if visible(row) and selects(row.labels)), key=_order)
+        rows = sorted((row for row in everything(mine, who) if selects(row.labels)), key=_order)
         rows = [row for row in rows if after is None or _order(row) > after]
         answer = schema.message("ListSandboxesResponse")()
         for row in rows[:size]:
             answer.sandboxes.append(shown(mine, row, place.name if place else row.tenant or "default"))
         if len(rows) > size:
-            answer.next_page_token = _token(rows[size - 1])
+            answer.next_page_token = page_token(_order(rows[size - 1]))
         return answer
 
     return await call.gateway.pool.call(work)
@@ -238,47 +269,37 @@ def _order(row: Sandbox) -> tuple[float, str]:
     return row.created_at, row.id
 
 
-def _token(row: Sandbox) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_order(row))).decode()
-
-
-def _after(token: str) -> tuple[float, str] | None:
-    if not token:
-        return None
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[float, str])
-    except (ValueError, msgspec.DecodeError):
-        raise InvalidRequest(
-            "this is not a page token of this gateway", field="page_token", value=token[:64], code="PAGE_INVALID",
-            remedy="leave it out to begin anew",
-        ) from None  # fmt: skip
-
-
 # -- deleting -------------------------------------------------------------------------------------------------------
 
 
 async def delete(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
     answer = schema.message("DeleteSandboxResponse")()
+    try:
+        answer.sandbox_id = await _removed(call.gateway, place, request.name)
+    except NotFound:
+        if not request.allow_missing:
+            raise
+        answer.outcome = schema.number("DELETION_OUTCOME_ALREADY_ABSENT")
+        return answer
+    answer.outcome = schema.number("DELETION_OUTCOME_COMPLETED")
+    return answer
+
+
+async def _removed(gateway: Gateway, place: Place, name: str) -> str:
+    """Remove a sandbox, when its creation has ended if it is being made; its id."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _WHILE_CREATING
     while True:
         try:
-            answer.sandbox_id = await call.gateway.pool.call_long(_remove, place.who, request.name)
-        except NotFound:
-            if not request.allow_missing:
-                raise
-            answer.outcome = schema.number("DELETION_OUTCOME_ALREADY_ABSENT")
-            return answer
+            found = await gateway.pool.call_long(_remove, place.who, name)
         except Conflict as error:
             if error.code != "STILL_CREATING" or loop.time() >= until:
                 raise
             await asyncio.sleep(0.05)
         else:
-            break
-    call.gateway.dispatcher.nudge()  # a waiter may be served with what is free now
-    answer.outcome = schema.number("DELETION_OUTCOME_COMPLETED")
-    return answer
+            gateway.dispatcher.nudge()  # a waiter may be served with what is free now
+            return found
 
 
 def _remove(workloads: Workloads, who: Identity, name: str) -> str:

@@ -18,7 +18,7 @@ import grpc
 from dibs.errors import BackendUnavailable, Conflict, DibsError, Internal, InvalidRequest, Problem, StateError
 from dibs.gateway.logs import log
 from dibs.gateway.openshell import exec as execution
-from dibs.gateway.openshell import info, restarts, sandboxes, schema, services, templates, watch, workspaces
+from dibs.gateway.openshell import info, repeats, restarts, sandboxes, schema, services, templates, watch, workspaces
 from dibs.gateway.openshell.auth import Callers, require
 from dibs.gateway.openshell.calls import Call, Method
 from dibs.gateway.openshell.errors import DETAILS, answer_of
@@ -208,6 +208,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no 
                 request = schema.parsed(method.takes, data)
                 if method.name not in _CHECKS_ITSELF:
                     sandboxes.check_unknown(request)
+                if method.name not in _CHECKS_ITSELF and _request_id(request):
+                    return await repeats.once(call, method, request)
             return await method.work(call, request)
         except DibsError as error:
             answer = answer_of(error)
@@ -231,6 +233,11 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no 
             seconds = None if method.kind != "unary" else time.perf_counter() - began
             self._gateway.metrics.count_call(method.name, status, seconds)
             _line(method.name, status, began, who)
+
+
+def _request_id(request: Any) -> str:
+    """Empty where the message has no such field."""
+    return str(request.request_id) if "request_id" in request.DESCRIPTOR.fields_by_name else ""
 
 
 _CHECKS_ITSELF = frozenset({"CreateSandbox", "ExecSandbox"})  # with their other problems, all at once

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
-from dibs.errors import Conflict, InvalidRequest, NotFound, Unsupported
+from dibs.errors import InvalidRequest, NotFound, Unsupported
 from dibs.gateway.openshell import names, schema, views
-from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_size
+from dibs.gateway.openshell.calls import DEFAULT, READ, WRITE, Call, Method, page_begin, page_size, page_token
 from dibs.gateway.openshell.requests import port_problems
 from dibs.gateway.state import Gateway
 from dibs.sandbox import Sandbox
+from dibs.workloads.identity import Identity
 from dibs.workloads.service import Workloads
 
 
@@ -56,7 +57,7 @@ def url(gateway: Gateway, sandbox_id: str, port: int) -> str:
 async def expose(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
     problems = port_problems(request.target_port, request.authorization_mode, "service")
-    problem = names.name_problem(request.name, "name", 63)
+    problem = request.name and names.name_problem(request.name, "name", 63)
     if problem:
         problems.append(problem)
     if problems:
@@ -68,18 +69,14 @@ async def expose(call: Call, request: Any) -> Any:
         )  # fmt: skip
 
     def work(workloads: Workloads) -> Any:
-        mine, row = _find(workloads, place, request.sandbox)
+        mine, row = _find(workloads, place.who, request.sandbox)
         with mine.ledger.writing():
             row = mine.ledger.sandbox(row.id)
             known = of_row(row)
-            if known.get(request.name, Service(request.target_port, 0)).port != request.target_port:
-                raise Conflict(
-                    f"it is exposed with port {known[request.name].port}", field="name", value=request.name,
-                    code="NAME_TAKEN", remedy="delete it first, or take another name",
-                )  # fmt: skip
-            known.setdefault(request.name, Service(request.target_port, time.time()))
+            begun = known[request.name].created_at if request.name in known else time.time()
+            known[request.name] = Service(request.target_port, begun)
             mine.ledger.set_annotations(row.id, {**row.annotations, views.SERVICES: _encode(known)})
-        return _answer(call.gateway, place, row, request.name, known[request.name])
+        return _answer(call.gateway, place.name, row, request.name, known[request.name])
 
     return await call.gateway.pool.call(work)
 
@@ -88,27 +85,40 @@ async def get(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
 
     def work(workloads: Workloads) -> Any:
-        _, row = _find(workloads, place, request.sandbox)
+        _, row = _find(workloads, place.who, request.sandbox)
         known = of_row(row)
         if request.name not in known:
             raise _unknown(request.name)
-        return _answer(call.gateway, place, row, request.name, known[request.name])
+        return _answer(call.gateway, place.name, row, request.name, known[request.name])
 
     return await call.gateway.pool.call(work)
 
 
 async def list_(call: Call, request: Any) -> Any:
-    place = await call.place(request.workspace_scope)
+    """Those of one sandbox, or of all sandboxes where none is named."""
+    from dibs.gateway.openshell.sandboxes import everything
+
     size = page_size(request.page_size)
+    after = page_begin(request.page_token, tuple[str, str, str])
+    everywhere = request.workspace_scope.WhichOneof("selection") == "all_workspaces"
+    place = None if everywhere else await call.place(request.workspace_scope)
+    who = call.who if place is None else place.who
 
     def work(workloads: Workloads) -> Any:
-        _, row = _find(workloads, place, request.sandbox)
-        found = sorted((name, one) for name, one in of_row(row).items() if name > request.page_token)
+        mine = workloads.seen_by(who)
+        if request.sandbox and place is not None:
+            rows = [_find(workloads, who, request.sandbox)[1]]
+        else:
+            rows = [row for row in everything(mine, who) if request.sandbox in ("", row.name)]
+        services = [((row.tenant, row.name, name), row, one) for row in rows for name, one in of_row(row).items()]
+        found = sorted(services, key=lambda one: one[0])
+        rest = [one for one in found if after is None or one[0] > after]
         answer = schema.message("ListServicesResponse")()
-        for name, one in found[:size]:
-            answer.services.append(_answer(call.gateway, place, row, name, one))
-        if len(found) > size:
-            answer.next_page_token = found[size - 1][0]
+        for (tenant, _, name), row, one in rest[:size]:
+            workspace = place.name if place else tenant or DEFAULT
+            answer.services.append(_answer(call.gateway, workspace, row, name, one))
+        if len(rest) > size:
+            answer.next_page_token = page_token(rest[size - 1][0])
         return answer
 
     return await call.gateway.pool.call(work)
@@ -118,7 +128,7 @@ async def delete(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
 
     def work(workloads: Workloads) -> bool:
-        mine, row = _find(workloads, place, request.sandbox)
+        mine, row = _find(workloads, place.who, request.sandbox)
         with mine.ledger.writing():
             row = mine.ledger.sandbox(row.id)
             known = of_row(row)
@@ -134,10 +144,10 @@ async def delete(call: Call, request: Any) -> Any:
     return schema.message("DeleteResponse")(outcome=schema.number(f"DELETION_OUTCOME_{outcome}"))
 
 
-def _find(workloads: Workloads, place: Place, sandbox: str) -> tuple[Workloads, Sandbox]:
+def _find(workloads: Workloads, who: Identity, sandbox: str) -> tuple[Workloads, Sandbox]:
     from dibs.gateway.openshell.sandboxes import find
 
-    mine = workloads.seen_by(place.who)
+    mine = workloads.seen_by(who)
     return mine, find(mine, sandbox)
 
 
@@ -145,11 +155,11 @@ def _unknown(name: str) -> NotFound:
     return NotFound("there is no such service", field="name", value=name[:64], code="SERVICE_NOT_FOUND")
 
 
-def _answer(gateway: Gateway, place: Place, row: Sandbox, name: str, one: Service) -> Any:
+def _answer(gateway: Gateway, workspace: str, row: Sandbox, name: str, one: Service) -> Any:
     found = schema.message("ServiceEndpointResponse")()
     end = found.endpoint
     end.metadata.id, end.metadata.name = f"{views.sandbox_id(row)}/{name}", name
-    end.metadata.workspace = place.name
+    end.metadata.workspace = workspace
     views.stamp(end.metadata.created_time, one.created_at)
     end.sandbox_id, end.sandbox, end.name = views.sandbox_id(row), row.name, name
     end.target_port = one.port

@@ -11,7 +11,7 @@ from typing import Any
 
 from dibs.errors import InvalidRequest, NotFound, Problem
 from dibs.gateway.openshell import names, schema, views
-from dibs.gateway.openshell.calls import DEFAULT, READ, WRITE, Call, Method, page_size
+from dibs.gateway.openshell.calls import DEFAULT, READ, WRITE, Call, Method, page_begin, page_size, page_token
 from dibs.gateway.openshell.requests import Rules, read_create
 from dibs.gateway.openshell.workspaces import TEMPLATE, check_labels
 from dibs.gateway.selectors import selector
@@ -24,7 +24,7 @@ _LARGEST = 256 << 10  # bytes of one template
 async def create(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
     template = request.template
-    _check(template)
+    check(template)
     kept = schema.message("SandboxWorkloadTemplate")()
     kept.CopyFrom(template)
 
@@ -39,7 +39,8 @@ async def create(call: Call, request: Any) -> Any:
     return schema.message("SandboxTemplateResponse")(template=await call.gateway.pool.call(work))
 
 
-def _check(template: Any) -> None:
+def check(template: Any) -> None:
+    """Refuse what cannot be kept, whatever it asks for."""
     problems = []
     problem = names.name_problem(template.metadata.name, "template.metadata.name", 63)
     if problem:
@@ -59,6 +60,12 @@ def _check(template: Any) -> None:
         raise InvalidRequest(problems)
     check_labels(template.metadata.labels, "template.metadata.labels")
     check_labels(template.metadata.annotations, "template.metadata.annotations")
+    for key in template.metadata.annotations:
+        if key.startswith("dibs."):
+            raise InvalidRequest(
+                "a template's annotations do not reach its sandboxes", field=f"template.metadata.annotations.{key}",
+                code="UNKNOWN_ANNOTATION", remedy="put it into the request that creates a sandbox from the template",
+            )  # fmt: skip
 
 
 def find(workloads: Workloads, tenant: str, name: str) -> Any:
@@ -96,14 +103,14 @@ async def list_(call: Call, request: Any) -> Any:
         return Objects(workloads.ledger).list(TEMPLATE, tenant)
 
     answer = schema.message("ListSandboxTemplatesResponse")()
-    last = ""
+    after, last = page_begin(request.page_token, tuple[str, str]), ("", "")
     for row in await call.gateway.pool.call(work):
-        key = f"{row.tenant}/{row.name}"
+        key = (row.tenant, row.name)
         found = _message(row, place.name if place else row.tenant or DEFAULT)
-        if key <= request.page_token or not selects(found.metadata.labels):
+        if (after is not None and key <= after) or not selects(found.metadata.labels):
             continue
         if len(answer.templates) == size:
-            answer.next_page_token = last
+            answer.next_page_token = page_token(last)
             break
         answer.templates.append(found)
         last = key

@@ -18,7 +18,7 @@ from dibs.ledger.rows import Event
 from dibs.sandbox import Sandbox
 from dibs.workloads.service import Workloads
 
-_MOST_LINES = 10_000
+_USUAL_LINES, _MOST_LINES = 1000, 10_000
 _PAUSE = 15.0  # seconds after which a look is taken whatever was heard
 _TERMINAL = ("ERROR", "STOPPED", "COMPLETED")
 _LEVELS = ("", "TRACE", "DEBUG", "INFO")  # a sandbox's output has one level: INFO
@@ -28,7 +28,12 @@ async def logs(call: Call, request: Any) -> Any:
     """GetSandboxLogs: what the sandbox's own command has written."""
     place = await call.place(request.workspace_scope)
     wanted = _sources(request.sources, "sources")
-    most = min(request.lines or 1000, _MOST_LINES)
+    if request.lines > _MOST_LINES:
+        raise InvalidRequest(
+            f"must be at most {_MOST_LINES}", field="lines", value=str(request.lines), code="LINES_INVALID",
+            remedy="say since_time, or follow the log with WatchSandbox",
+        )  # fmt: skip
+    most = request.lines or _USUAL_LINES
     since = request.since_time.ToNanoseconds() / 1e9 if request.HasField("since_time") else 0.0
     silent = _level(request.min_level, "min_level")
 
@@ -124,7 +129,9 @@ async def _follow_logs(call: Call, place: Place, request: Any, row: Sandbox, loc
         row = await _row(call, place, row.name)
 
     def read(workloads: Workloads) -> Iterator[LogRecord]:
-        return workloads.seen_by(place.who).logs(row.id, follow=True)
+        mine, tail = workloads.seen_by(place.who), request.log_tail_lines
+        skip = _before_tail(mine.logs(row.id), since, tail) if tail else 0
+        return _after(mine.logs(row.id, follow=True), since, skip)
 
     with pool.place(place.who):
         async with pool.stream(read) as records:
@@ -132,6 +139,22 @@ async def _follow_logs(call: Call, place: Place, request: Any, row: Sandbox, loc
                 message = schema.message("SandboxStreamEvent")(log=_line(row, at, stream, text))
                 async with lock:
                     await call.send(message)
+
+
+def _before_tail(records: Iterable[LogRecord], since: float, tail: int) -> int:
+    """How many bytes stand before the last lines of a log."""
+    sizes = [len(line) for one in records if one.at >= since for line in one.data.splitlines(keepends=True)]
+    return sum(sizes[:-tail])
+
+
+def _after(records: Iterable[LogRecord], since: float, skip: int) -> Iterator[LogRecord]:
+    """A log without so many bytes at its beginning."""
+    for one in records:
+        if one.at < since:
+            continue
+        if skip < len(one.data):
+            yield LogRecord(one.at, one.stream, one.data[skip:])
+        skip = max(0, skip - len(one.data))
 
 
 async def _lines_of(records: AsyncIterator[LogRecord], since: float) -> AsyncIterator[tuple[float, str, str]]:

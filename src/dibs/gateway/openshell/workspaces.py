@@ -12,7 +12,17 @@ import msgspec
 
 from dibs.errors import Conflict, InvalidRequest
 from dibs.gateway.openshell import names, schema, views
-from dibs.gateway.openshell.calls import ADMIN, DEFAULT, READ, Call, Method, page_size, unknown_workspace
+from dibs.gateway.openshell.calls import (
+    ADMIN,
+    DEFAULT,
+    READ,
+    Call,
+    Method,
+    page_begin,
+    page_size,
+    page_token,
+    unknown_workspace,
+)
 from dibs.gateway.selectors import selector
 from dibs.ledger.objects import Objects
 from dibs.ledger.tokens import Tokens
@@ -80,13 +90,14 @@ async def list_(call: Call, request: Any) -> Any:
     if not call.who.sees_all:
         tenant = call.who.tenant
         known = {tenant: known.get(tenant, Found(tenant))} if tenant else {}
-    found = [one for one in (Found(DEFAULT), *known.values()) if selects(one.labels) and one.name > request.page_token]
+    after = page_begin(request.page_token, str) or ""
+    found = [one for one in (Found(DEFAULT), *known.values()) if selects(one.labels) and one.name > after]
     found.sort(key=lambda one: one.name)
     answer = schema.message("ListWorkspacesResponse")()
     for one in found[:size]:
         answer.workspaces.append(_message(one))
     if len(found) > size:
-        answer.next_page_token = found[size - 1].name
+        answer.next_page_token = page_token(found[size - 1].name)
     return answer
 
 

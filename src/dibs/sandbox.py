@@ -18,7 +18,7 @@ import msgspec
 from dibs.errors import StateError
 from dibs.process import ProcessName, absent
 from dibs.receipt import Receipt
-from dibs.request.spec import SandboxSpec
+from dibs.request.sandbox_spec import SandboxSpec
 
 SandboxId = NewType("SandboxId", str)
 
@@ -199,7 +199,15 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 T = TypeVar("T")
 # What reading a value raises that is not what was written.
 DAMAGE = (msgspec.DecodeError, ValueError, TypeError, AttributeError, LookupError)
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {}
+_DECODERS: dict[object, msgspec.json.Decoder[Any]] = {}
+
+
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a type. Making one takes as long as loading a module: it is made when something is first read."""
+    found = _DECODERS.get(kind)
+    if found is None:
+        found = _DECODERS[kind] = msgspec.json.Decoder(kind)
+    return found
 
 
 def damaged(what: str, reason: object) -> StateError:
@@ -213,10 +221,7 @@ def damaged(what: str, reason: object) -> StateError:
 def _read(value: T | str, kind: type[T], what: str) -> T:
     if not isinstance(value, str):
         return value
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
-        return decoder.decode(value)  # type: ignore[no-any-return]  # it decodes this type
+        return decoder(kind).decode(value)
     except DAMAGE as error:
         raise damaged(what, error) from error

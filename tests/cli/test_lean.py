@@ -28,6 +28,14 @@ def after_load(program: str) -> str:
         ("import uuid\nprint(uuid._LINUX)", str(sys.platform == "linux")),
         ("import platform, textwrap\nprint(platform.python_implementation(), textwrap.dedent('  a'))", "CPython a"),
         ("from urllib.parse import urlsplit\nprint(urlsplit('http://h/p').path)", "/p"),
+        ("import datetime, pickle\nd = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)\n"
+         "print(pickle.loads(pickle.dumps(d)) == d, datetime.datetime.strptime('2026', '%Y').year)", "True 2026"),
+        ("import datetime, msgspec\nprint(msgspec.json.encode(datetime.date(2026, 1, 2)))", "b'\"2026-01-02\"'"),
+        ("import msgspec\nprint(msgspec.yaml.decode(b'a: 1'), msgspec.toml.decode(b'a = 1'))", "{'a': 1} {'a': 1}"),
+        ("import msgspec\nprint(msgspec.json.schema_components([int])[0])", "({'type': 'integer'},)"),
+        ("import uuid\nprint(uuid.uuid1().version, uuid.uuid1() != uuid.uuid1())", "1 True"),
+        ("import pathlib\nprint(pathlib.PureWindowsPath('c:/a') / 'b', pathlib.PurePath('a.py').match('*.py'))", r"c:\a\b True"),
+        ("import fnmatch, ntpath\nprint(fnmatch.fnmatch('ab', 'a*'), ntpath.join('a', 'b'))", r"True a\b"),
         ("import typing_extensions\nprint(typing_extensions.__name__)", "typing_extensions"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dibs.backends.declaration import Declaration
 from dibs.errors import InvalidRequest, StateError
-from dibs.request.spec import family
+from dibs.request.model import family
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

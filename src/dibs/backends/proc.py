@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -17,6 +16,7 @@ from typing import Literal
 from dibs.backends import safe_open
 from dibs.backends.port import NodeFact
 from dibs.errors import BackendUnavailable, CommandFailed
+from dibs.patterns import lazy_pattern
 
 # What every sandbox has, with its numbers; the same everywhere and worth nothing.
 STANDARD = {
@@ -31,7 +31,7 @@ STANDARD = {
 _NAMESPACES = {"ipc": "ipc", "mount": "mnt", "network": "net", "pid": "pid", "user": "user", "uts": "uts"}
 _CAP_SYS_PTRACE = 19
 _TERMINALS = range(136, 144)  # the major numbers of pseudo terminals
-_ESCAPE = re.compile(r"\\([0-7]{3})")
+_ESCAPE = lazy_pattern(r"\\([0-7]{3})")
 
 
 def unreadable(what: str, error: OSError, remedy: str = "") -> BackendUnavailable:
@@ -106,7 +106,7 @@ def variables(items: list[bytes]) -> dict[str, str]:
 
 def unescape(text: str) -> str:
     """mountinfo writes blanks and backslashes in octal."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+    return text if "\\" not in text else _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def isolation(pid: int, other: str = "/proc/self") -> dict[str, Literal["host", "own"]]:

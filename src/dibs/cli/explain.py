@@ -83,7 +83,7 @@ def _openshell_spec(path: str, values: dict[str, Any], command: tuple[str, ...])
     from dibs.gateway.openshell.documents import read_document
     from dibs.gateway.openshell.requests import Rules
     from dibs.home import find_home
-    from dibs.request.spec import family
+    from dibs.request.model import family
     from dibs.settings import load_settings
 
     settings = load_settings(find_home())

@@ -13,6 +13,7 @@ from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -29,33 +30,53 @@ class StandIn(ModuleType):
 
 def load() -> None:
     """Load msgspec and pathlib, and no more of what they import than they use at once."""
+    if "datetime" not in sys.modules and sys.version_info < (3, 12):
+        sys.modules["datetime"] = _datetime()
     if "msgspec" not in sys.modules:
         # msgspec asks typing_extensions for names that `typing` has in every Python that we support, and takes them
-        # from there without it.
-        with _Instead(typing_extensions=None, platform=_platform()):
+        # from there without it. The C library behind `_uuid` is for `uuid1` alone, which works without it.
+        with _Instead(typing_extensions=None, platform=_platform(), _uuid=None):
             import uuid  # noqa: F401  # asks `platform` for the name of the system, as `uname` says it
-        unused = {name: StandIn(name) for name in ("textwrap", "msgspec.inspect")}
-        with _Instead(typing_extensions=None, **unused):
+        unused = {name: StandIn(name) for name in ("textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")}
+        schemas = {"msgspec._json_schema": _with("msgspec._json_schema", "schema", "schema_components")}
+        with _Instead(typing_extensions=None, **unused, **schemas):
             import msgspec  # noqa: F401
     if "pathlib" not in sys.modules:
-        with _Instead(**{"urllib.parse": _urls()}):
+        unused = {name: StandIn(name) for name in ("fnmatch", "ntpath")}
+        with _Instead(**unused, **{"urllib.parse": _with("urllib.parse", "quote_from_bytes")}):
             import pathlib  # noqa: F401
+
+
+def _datetime() -> ModuleType:
+    """As Python 3.12 has it. Before, the module makes all its classes in Python, and then takes those in C instead."""
+    from importlib import import_module
+
+    compiled = import_module("_datetime")
+    module = ModuleType("datetime", compiled.__doc__)
+    module.__dict__.update({name: value for name, value in vars(compiled).items() if not name.startswith("__")})
+    return module
+
+
+def _with(name: str, *functions: str) -> ModuleType:
+    """A stand-in with functions that another module takes from it by name at once."""
+    stand_in = StandIn(name)
+
+    def lazy(function: str) -> Callable[..., Any]:
+        def call(*words: Any, **named: Any) -> Any:
+            from importlib import import_module
+
+            return getattr(import_module(name), function)(*words, **named)
+
+        return call
+
+    for function in functions:
+        setattr(stand_in, function, lazy(function))
+    return stand_in
 
 
 def _platform() -> ModuleType:
     stand_in = StandIn("platform")
     stand_in.system = lambda: os.uname().sysname  # type: ignore[attr-defined]
-    return stand_in
-
-
-def _urls() -> ModuleType:
-    def quote_from_bytes(text: bytes, safe: str | bytes = "/") -> str:
-        from urllib.parse import quote_from_bytes as quote
-
-        return quote(text, safe)
-
-    stand_in = StandIn("urllib.parse")
-    stand_in.quote_from_bytes = quote_from_bytes  # type: ignore[attr-defined]
     return stand_in
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +10,12 @@ from typing import IO, Any, TypeVar
 
 from dibs.cli.verbs import colours_on
 from dibs.errors import DibsError, Problem, printable
+from dibs.patterns import lazy_pattern
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
 _GAP = "  "
-_OURS = re.compile("(\033\\[(?:0|" + "|".join(_COLOURS.values()) + ")m)")
+_OURS = lazy_pattern("(\033\\[(?:0|" + "|".join(_COLOURS.values()) + ")m)")
 
 
 def output_option(*, wide: bool = True) -> Callable[[F], F]:

@@ -39,7 +39,9 @@ def _pool(name: str) -> str:
 
 def label(text: str) -> str:
     """The nearest DNS label; empty if nothing of the text can be kept. Not reversible: see `device_name`."""
-    return _ODD.sub("-", text.lower()).strip("-")[:_LABEL_LENGTH].rstrip("-")
+    lower = text.lower()
+    kept = lower if lower.isascii() and lower.isalnum() else _ODD.sub("-", lower)
+    return kept.strip("-")[:_LABEL_LENGTH].rstrip("-")
 
 
 def driver_name(kind: str) -> str:

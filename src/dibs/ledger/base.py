@@ -55,6 +55,12 @@ class Books:
             self._queue_moved = False
             self._wake_first()
 
+    def any_jobs(self) -> bool:
+        """Whether a training job is to be driven. One look into an index where there is none."""
+        return bool(
+            self._db.rows("SELECT 1 FROM jobs WHERE domain = :domain AND ended_at IS NULL LIMIT 1", domain=self.host)
+        )
+
     def _freed(self) -> None:
         """Devices or a place in the queue have been given back in this transaction."""
         self._queue_moved = True

@@ -21,7 +21,6 @@ from dibs.errors import Conflict, NotFound
 from dibs.ledger.base import Beside
 from dibs.ledger.database import Duplicate
 from dibs.ledger.rows import decoded, encode, sealed, unsealed
-from dibs.ledger.tickets import PROCESS
 from dibs.process import ProcessName
 from dibs.sandbox import DAMAGE, damaged
 
@@ -176,12 +175,6 @@ class JobBook(Beside):
         rows = self._rows(where)
         return [row for row in rows if tenant is None or row.tenant == tenant]
 
-    def any_live(self) -> bool:
-        """One look into an index where there is none."""
-        return bool(
-            self._db.rows("SELECT 1 FROM jobs WHERE domain = :domain AND ended_at IS NULL LIMIT 1", domain=self.host)
-        )
-
     def _next(self) -> int:
         return int(self._db.rows("SELECT COALESCE(max(version), 0) + 1 AS next FROM jobs")[0]["next"])
 
@@ -197,7 +190,8 @@ def _row(row: Mapping[str, Any]) -> JobRow:
     try:
         return JobRow(
             JobId(row["id"]), row["name"], row["backend"], row["state"], row["wanted"], row["uid"], row["username"],
-            row["tenant"], decoded(PROCESS, unsealed(row["owner"], f"owner of {row['id']}"), f"owner of {row['id']}"),
+            row["tenant"],
+            decoded(ProcessName, unsealed(row["owner"], f"owner of {row['id']}"), f"owner of {row['id']}"),
             str(row["spec"]).encode(), str(row["status"]).encode(), row["created_at"], row["fence"],
             bool(row["attended"]), row["version"], row["ended_at"],
         )  # fmt: skip

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from dibs.ledger.database import Database
 
-_OWNER = msgspec.json.Decoder(ProcessName)
 FORCED = "DIBS_LEDGER_ON_NETWORK"
 ENDED = "DIBS_ENDED_BOOT"
 KEPT = 20  # how many earlier boots of a host are remembered
@@ -140,7 +139,7 @@ def _first_name(database: Database, in_file: bool) -> str:
 def _unregistered(database: Database, host: str) -> list[str]:
     """The boots whose sandboxes live, according to a ledger of a dibs that did not register them."""
     rows = database.rows("SELECT owner FROM sandboxes WHERE domain = :host AND ended_at IS NULL", host=host)
-    found = {decoded(_OWNER, unsealed(row["owner"], "owner"), "owner of a sandbox").boot for row in rows}
+    found = {decoded(ProcessName, unsealed(row["owner"], "owner"), "owner of a sandbox").boot for row in rows}
     return sorted(found - {boot_id()})
 
 

@@ -12,14 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-
 from dibs.errors import Busy
 from dibs.ledger.base import Books, new_id
 from dibs.ledger.rows import Holder, Lease, LeasedDevice, LeaseId, Share, decoded, encode, unit_key
 from dibs.sandbox import SandboxId, damaged
 
-_DEVICES = msgspec.json.Decoder(tuple[LeasedDevice, ...])
+_DEVICES = tuple[LeasedDevice, ...]
 
 
 class Leases(Books):

@@ -26,9 +26,6 @@ class ObjectRow(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = 1
 
 
-_ROW = msgspec.json.Decoder(ObjectRow)
-
-
 class Objects(Beside):
     def add(self, kind: str, tenant: str, name: str, body: str) -> ObjectRow:
         """Keep a new one. Raises Conflict (NAME_TAKEN) if the name is in use."""
@@ -49,13 +46,15 @@ class Objects(Beside):
 
     def find(self, kind: str, tenant: str, name: str) -> ObjectRow | None:
         rows = self._db.rows("SELECT value FROM settings WHERE key = :key", key=_key(kind, tenant, name))
-        return decoded(_ROW, rows[0]["value"], "object") if rows else None
+        return decoded(ObjectRow, rows[0]["value"], "object") if rows else None
 
     def list(self, kind: str, tenant: str | None = None) -> list[ObjectRow]:
         """In the order of tenants and names; None: of all tenants."""
         start = f"object/{kind}/" if tenant is None else f"object/{kind}/{tenant}/"
         rows = self._db.rows("SELECT value FROM settings WHERE key LIKE :start", start=f"{start}%")
-        return sorted((decoded(_ROW, row["value"], "object") for row in rows), key=lambda row: (row.tenant, row.name))
+        return sorted(
+            (decoded(ObjectRow, row["value"], "object") for row in rows), key=lambda row: (row.tenant, row.name)
+        )
 
     def change(self, before: ObjectRow, body: str) -> ObjectRow:
         """Replace the body of one, if it is still as it was read. Raises Conflict (MODIFIED) if it is not."""

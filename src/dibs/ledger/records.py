@@ -24,9 +24,9 @@ from dibs.errors import BackendUnavailable, StateError
 from dibs.home import Home
 from dibs.ledger.rows import Lease, LeasedDevice, encode, sealed, unit_key, unsealed
 from dibs.ledger.sandboxes import Sandboxes
-from dibs.ledger.tickets import PROCESS
+from dibs.process import ProcessName
 from dibs.receipt import Receipt
-from dibs.sandbox import Exit, Handle, SandboxId, SandboxState
+from dibs.sandbox import Exit, Handle, SandboxId, SandboxState, decoder
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +36,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     leases: tuple[Lease, ...] = ()
 
 
-_RECORD = msgspec.json.Decoder(Record)
 # What is written down of a row: all that a later process needs. Pending values do not belong there.
 _COLUMNS = (
     "id",
@@ -169,7 +168,7 @@ class Records(Sandboxes):
     def recorded(self, sandbox_id: str) -> Record | None:
         """What is written down of a sandbox; None if nothing is. Raises StateError if it cannot be read."""
         try:
-            return _RECORD.decode(unsealed((self._records / sandbox_id).read_text(), sandbox_id))
+            return decoder(Record).decode(unsealed((self._records / sandbox_id).read_text(), sandbox_id))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -187,7 +186,7 @@ class Records(Sandboxes):
         row = record.row
         sandbox_id = SandboxId(row["id"])
         try:
-            PROCESS.decode(unsealed(row["owner"], "owner"))
+            decoder(ProcessName).decode(unsealed(row["owner"], "owner"))
             values = {name: row[name] for name in _COLUMNS if name not in _ADDED}
             values |= {name: row.get(name, other) for name, other in _ADDED.items()}
         except (KeyError, msgspec.DecodeError, StateError) as error:

@@ -8,7 +8,7 @@ from zlib import crc32
 import msgspec
 
 from dibs.process import ProcessName
-from dibs.sandbox import DAMAGE, SandboxId, damaged
+from dibs.sandbox import DAMAGE, SandboxId, damaged, decoder
 
 CLUSTER = "cluster:"  # how the name of a domain begins that is no host
 LeaseId = NewType("LeaseId", str)
@@ -154,10 +154,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 T = TypeVar("T")
 
 
-def decoded(decoder: msgspec.json.Decoder[T], data: bytes | str, what: str) -> T:
+def decoded(kind: type[T], data: bytes | str, what: str) -> T:
     """A value that is kept as JSON. `what` names it, should it be damaged."""
     try:
-        return decoder.decode(data)
+        return decoder(kind).decode(data)
     except DAMAGE as error:
         raise damaged(what, error) from error
 

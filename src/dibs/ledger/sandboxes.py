@@ -10,17 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from dibs.errors import Conflict, NotFound
 from dibs.ledger.leases import Leases
 from dibs.ledger.rows import CLUSTER, decoded, encode, sealed, unsealed
-from dibs.ledger.tickets import PROCESS, Tickets
+from dibs.ledger.tickets import Tickets
 from dibs.process import ProcessName
 from dibs.receipt import Receipt
-from dibs.sandbox import DAMAGE, Exit, Handle, Parts, Sandbox, SandboxId, SandboxState, Step, damaged
+from dibs.sandbox import DAMAGE, Exit, Handle, Parts, Sandbox, SandboxId, SandboxState, Step, damaged, decoder
 
-_STRINGS = msgspec.json.Decoder(dict[str, str])
+_STRINGS = dict[str, str]
 LONGEST_REFERENCE = 128  # characters; names and ids are shorter
 LONGEST_LABEL = 4096  # characters of key and value; labels are shorter
 _UNKNOWN_REMEDY = "`dibs sandbox ls --all` shows what there is"
@@ -259,7 +257,7 @@ class Sandboxes(Leases, Tickets):
     def beats(self) -> dict[ProcessName, int]:
         """The last sign of life of each; only that it changes means something."""
         rows = self._db.rows("SELECT owner, beat FROM heartbeats")
-        return {decoded(PROCESS, row["owner"], "heartbeat"): row["beat"] for row in rows}
+        return {decoded(ProcessName, row["owner"], "heartbeat"): row["beat"] for row in rows}
 
     def forget_beats(self, before: float) -> None:
         """Drop the signs of life that are older than this, by the wall clock."""
@@ -347,7 +345,7 @@ class Sandboxes(Leases, Tickets):
             f"SELECT id, labels FROM sandboxes WHERE {self._here()}{where} ORDER BY {order}",  # noqa: S608 - fixed text
             **values,
         )
-        ids = [row["id"] for row in found if wanted <= _STRINGS.decode(row["labels"]).items()]
+        ids = [row["id"] for row in found if wanted <= decoder(_STRINGS).decode(row["labels"]).items()]
         chosen = ids[offset : offset + limit]
         if not chosen:
             return [], len(ids)
@@ -439,7 +437,7 @@ def _json(part: object) -> str | None:
 
 
 def _strings(text: str) -> dict[str, str]:
-    return _STRINGS.decode(text) if text != "{}" else {}
+    return decoder(_STRINGS).decode(text) if text != "{}" else {}
 
 
 def _sandbox(row: Any) -> Sandbox:
@@ -458,7 +456,7 @@ def _whole(row: Any) -> Sandbox:
         state=SandboxState(row["state"]),
         uid=row["uid"],
         username=row["username"],
-        owner=PROCESS.decode(unsealed(row["owner"], "owner")),
+        owner=decoder(ProcessName).decode(unsealed(row["owner"], "owner")),
         folder=row["folder"],
         created_at=row["created_at"],
         parts=Parts(

@@ -9,14 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from dibs.doorbell import ring
 from dibs.ledger.base import Books, new_id
 from dibs.ledger.rows import Ticket, decoded, encode
 from dibs.process import ProcessName, boot_id, boottime
 
-PROCESS = msgspec.json.Decoder(ProcessName)
 ANSWER = 3.0  # seconds in which a called waiter must answer; else others are served first
 RETURN = 30.0  # the same for a kept place: its client needs a service that is up again, and then comes back
 _WOKEN = 2  # how many are woken when something was freed
@@ -123,7 +120,7 @@ class Tickets(Books):
 
 def _ticket(row: Mapping[str, Any]) -> Ticket:
     return Ticket(
-        row["seq"], row["id"], row["username"], decoded(PROCESS, row["owner"], "ticket"), str(row["request"]).encode(),
-        row["created_at"], row["sandbox_id"], row["tenant"], row["uid"], row["boot"], row["deadline"], row["wake"],
-        row["called_at"], row["kept"],
+        row["seq"], row["id"], row["username"], decoded(ProcessName, row["owner"], "ticket"),
+        str(row["request"]).encode(), row["created_at"], row["sandbox_id"], row["tenant"], row["uid"], row["boot"],
+        row["deadline"], row["wake"], row["called_at"], row["kept"],
     )  # fmt: skip

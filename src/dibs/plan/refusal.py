@@ -6,17 +6,16 @@ words come from the verdicts that were written down while deciding.
 
 from __future__ import annotations
 
-import re
-
 from dibs.devices.names import ALL_OF_HOST
 from dibs.errors import Problem
+from dibs.patterns import lazy_pattern
 from dibs.plan.decision import Refusal, World
 from dibs.plan.explanation import Fate, SelectorExplanation
 from dibs.plan.selectors import is_gpu
 from dibs.request.model import Request
 
 _SOLD_AS = 0.05  # how much smaller than its nominal size, in binary units, a card's memory is at most
-_EXACT_SIZE = re.compile(r"([0-9.]+[MGT])i")
+_EXACT_SIZE = lazy_pattern(r"([0-9.]+[MGT])i")
 
 
 def refuse(request: Request, selectors: tuple[SelectorExplanation, ...], world: World) -> Refusal:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 VENDORS = ("nvidia", "amd", "intel")
 MOST_GPUS = 999  # more than any host has; four digits are a model, such as 4090
 
-_COUNT = lazy_pattern(r"[0-9]+", re.ASCII)
-_MODEL_NUMBER = lazy_pattern(r"[1-9][0-9]{3}", re.ASCII)
 _PROFILE = lazy_pattern(r"[0-9]+g\.[0-9]+gb", re.ASCII | re.IGNORECASE)
 _NUMBERISH = lazy_pattern(r"[+-]?[0-9]*[.,]?[0-9]+(?:[eE][+-]?[0-9]+)?%?", re.ASCII)
 _COUNT_RANGE = lazy_pattern(r"[0-9]*\.\.[0-9]*", re.ASCII)
@@ -73,7 +71,7 @@ def _count(text: str, field: str, problems: list[Problem]) -> int | None:
     def refuse(reason: str, remedy: str) -> None:
         problems.append(Problem("GPU_COUNT_INVALID", field, text, reason, remedy))
 
-    if _COUNT.fullmatch(text) is None:
+    if not _digits(text):
         if text.startswith("-"):
             refuse("the count must be at least 1", _LEAVE_OUT)
         else:
@@ -114,8 +112,11 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuSelector | 
             problems.append(Problem("GPU_SYNTAX", field, text, "a part between colons is empty", _EXAMPLES))
         elif part.lower() == ALL:
             once("count", ALL, part)
-        elif _MODEL_NUMBER.fullmatch(part):
-            once("models", (part,), part)
+        elif _digits(part):
+            if len(part) == 4 and part[0] != "0":
+                once("models", (part,), part)
+            else:
+                once("count", _count(part, field, problems), part)
         elif _PROFILE.fullmatch(part):
             once("profile", part.lower(), part)
         elif _NUMBERISH.fullmatch(part):
@@ -138,6 +139,10 @@ def _from_text(text: str, field: str, problems: list[Problem]) -> GpuSelector | 
         memory=found.get("memory"),
         profile=found.get("profile", ""),
     )
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _models(names: list[str], field: str, problems: list[Problem]) -> tuple[str, ...]:

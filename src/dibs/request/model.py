@@ -15,6 +15,11 @@ from dibs.quantity import NANO, Quantity
 ALL: Literal["all"] = "all"
 
 
+def family(backend: str) -> str:
+    """The kind of a backend: there may be several clusters, `kubernetes` and `kubernetes-NAME`."""
+    return "kubernetes" if backend.startswith("kubernetes-") else backend
+
+
 class MemoryRange(msgspec.Struct, frozen=True):
     """How much memory a GPU must have, in bytes, both ends included. `text` is the canonical spelling."""
 

@@ -19,7 +19,7 @@ from dibs.request.model import ALL, GpuSelector, Request
 from dibs.request.spelling import Exact, translate
 
 ALIASES = {"gpus": "gpu", "devices": "device", "allow-busy": "allow_busy", "allowBusy": "allow_busy"}
-VENDOR_KEY = lazy_pattern(rf"({'|'.join(VENDORS)})\.com/gpu")
+VENDOR_KEYS = {f"{vendor}.com/gpu": vendor for vendor in VENDORS}
 _DEVICE = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_.:/=-]{0,252}", re.ASCII)
 _MOST_CPUS = 1_000_000  # millis: a thousand processors, more than any host; a typing error beyond it
 _LEAST_MEMORY = 1 << 20
@@ -50,7 +50,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
             continue
         seen[key] = str(raw)
         field = f"{prefix}{raw}"
-        vendor = VENDOR_KEY.fullmatch(key)
+        vendor = VENDOR_KEYS.get(key)
         if key == "gpu" or vendor:
             items = value if isinstance(value, list | tuple) else [value]
             for index, item in enumerate(items):
@@ -62,9 +62,7 @@ def collect_request(mapping: Mapping[str, Any], problems: list[Problem], *, pref
                     if isinstance(item, Exact):
                         exact += item.names
                         continue
-                selector = (
-                    _of_vendor(item, vendor.group(1), place, problems) if vendor else parse_gpu(item, place, problems)
-                )
+                selector = _of_vendor(item, vendor, place, problems) if vendor else parse_gpu(item, place, problems)
                 if selector is not None:
                     selectors.append((key, place, selector))
             if not items:

@@ -15,7 +15,7 @@ from dibs.patterns import lazy_pattern
 from dibs.request.durations import parse_duration
 from dibs.request.fields import BY_NAME, FIELDS, RESOURCES, WITH_OPTIONS, Field
 from dibs.request.model import MountSpec, PublishedPort
-from dibs.request.parse import ALIASES, VENDOR_KEY, collect_request, memory_bytes
+from dibs.request.parse import ALIASES, VENDOR_KEYS, collect_request, memory_bytes
 from dibs.request.sandbox_spec import SandboxSpec
 
 __all__ = ["MountSpec", "PublishedPort", "SandboxSpec", "parse_spec"]
@@ -37,11 +37,6 @@ RESERVED_ENV = (
 )
 
 
-def family(backend: str) -> str:
-    """The kind of a backend: there may be several clusters, `kubernetes` and `kubernetes-NAME`."""
-    return "kubernetes" if backend.startswith("kubernetes-") else backend
-
-
 def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
     """The whole sandbox from one mapping, or InvalidRequest with every problem in it."""
     problems: list[Problem] = []
@@ -50,7 +45,7 @@ def parse_spec(mapping: Mapping[str, Any]) -> SandboxSpec:
     options: dict[str, Any] = {}
     for raw, value in mapping.items():
         key = str(raw)
-        if key in RESOURCES or key in ALIASES or VENDOR_KEY.fullmatch(key):
+        if key in RESOURCES or key in ALIASES or key in VENDOR_KEYS:
             resources[key] = value
         elif key == "resources" and isinstance(value, Mapping):
             for name, inner in value.items():

@@ -20,10 +20,8 @@ from dibs.ledger.records import Record
 from dibs.ledger.rows import unsealed
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, absent
+from dibs.sandbox import decoder
 from dibs.workloads.registry import Registry
-
-_HANDLE = msgspec.json.Decoder(Handle)
-_PROCESS = msgspec.json.Decoder(ProcessName)
 
 
 def adopt(ledger: Ledger, registry: Registry) -> list[str]:
@@ -82,7 +80,7 @@ def _restore(ledger: Ledger, record: Record, phase: Phase) -> None:
 
 def _phase(record: Record, registry: Registry) -> Phase:
     try:
-        handle = _HANDLE.decode(unsealed(record.row["handle"], "handle"))
+        handle = decoder(Handle).decode(unsealed(record.row["handle"], "handle"))
         return registry.get(handle.backend, record.row["uid"]).status(handle).phase
     except (KeyError, TypeError, msgspec.DecodeError) as error:
         raise StateError(
@@ -127,7 +125,7 @@ def _shim_lives(folder: Path) -> bool:
 def _container_lives(folder: Path) -> bool:
     """Whether the first process of a container may still be there. Its folder says which one that is."""
     try:
-        return not absent(_PROCESS.decode((folder / "init").read_bytes()))
+        return not absent(decoder(ProcessName).decode((folder / "init").read_bytes()))
     except FileNotFoundError:
         return False  # none was started here
     except (OSError, msgspec.DecodeError):

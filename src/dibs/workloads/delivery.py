@@ -61,7 +61,6 @@ _AT_ONCE = 8  # sandboxes that a backend works on at the same time
 _TRIES = 3  # to set up a sandbox on a host that changes meanwhile
 _ENDING = 10.0  # seconds in which a workload that is ending has ended, and its backend says so: a kubelet may take some
 _PAUSE = 0.02, 2.0  # seconds between two questions to a scheduler: at first, and in the end
-_HANDLE = msgspec.json.Decoder(Handle)
 _AWAY = ("CLUSTER_UNREACHABLE", "CLUSTER_OVERLOADED")  # codes of a cluster that may be back in a moment
 
 

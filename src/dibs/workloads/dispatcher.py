@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dibs.backends.port import Exit, ExitReason, Handle, Phase, PreparesImages, Status
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
@@ -30,7 +28,7 @@ from dibs.ledger.rows import Ticket
 from dibs.plan.decision import Refusal
 from dibs.process import ProcessName, absent, boot_id, boottime, myself, pid_namespace
 from dibs.request.durations import show_duration
-from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState
+from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState, decoder
 from dibs.workloads.admission import GATEWAY, Admitted
 from dibs.workloads.booking import Booking, Order
 from dibs.workloads.delivery import Delivery, Run, ledger_away, withdraw
@@ -57,7 +55,6 @@ _SILENT = 15.0  # seconds without a sign of life after which what a gateway of a
 _FORGOTTEN = 86_400.0  # seconds after which a sign of life is of no use to anybody
 
 Work = tuple[Order, Prepared | None]
-_HANDLE = msgspec.json.Decoder(Handle)
 
 
 class Dispatcher:
@@ -264,9 +261,7 @@ class Dispatcher:
     def _tend_jobs(self, workloads: Workloads) -> None:
         """Drive the training jobs that this gateway has accepted, or that a dead process has left behind."""
         if self._jobs is None:
-            from dibs.ledger.jobs import JobBook
-
-            if not JobBook(workloads.ledger).any_live():
+            if not workloads.ledger.any_jobs():
                 return
             from dibs.workloads.jobs.keepers import Drivers
 
@@ -278,7 +273,7 @@ class Dispatcher:
         handle says is read once, it does not change."""
         known: dict[tuple[str, str], Handle] = {}
         for key in workloads.ledger.living():
-            known[key] = self._living.get(key) or _HANDLE.decode(key[1])
+            known[key] = self._living.get(key) or decoder(Handle).decode(key[1])
         self._living = known
         listening.follow(handle.backend for handle in known.values())
         return any(handle.keeper is not None and absent(handle.keeper) for handle in known.values())

@@ -13,7 +13,8 @@ from dibs.plan.devices import plan_devices
 from dibs.plan.explanation import BackendExplanation, Explanation
 from dibs.request.claim import claim_of
 from dibs.request.fields import FIELDS
-from dibs.request.spec import SandboxSpec, family
+from dibs.request.model import family
+from dibs.request.spec import SandboxSpec
 from dibs.workloads import networks
 from dibs.workloads.identity import Identity
 from dibs.workloads.registry import Registry

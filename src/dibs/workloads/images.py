@@ -7,16 +7,15 @@ one that never was. A caller without a tenant (a user of the host, an administra
 
 from __future__ import annotations
 
-import re
-
 from dibs.backends.port import Backend, ImageStore
 from dibs.errors import NotFound
 from dibs.ledger.snapshots import Snapshots
 from dibs.ledger.store import Ledger
+from dibs.patterns import lazy_pattern
 from dibs.workloads.identity import HOST, Identity
 
 REPOSITORY = "localhost/dibs-snapshot"  # of all snapshots; with a registry that is none, so it is never pulled
-_AN_ID = re.compile(r"sha256:[0-9a-f]{1,64}|[0-9a-f]{12,64}")
+_AN_ID = lazy_pattern(r"sha256:[0-9a-f]{1,64}|[0-9a-f]{12,64}")
 
 
 def check_image(ledger: Ledger, backend: Backend, who: Identity, image: str) -> None:
@@ -34,7 +33,7 @@ def check_image(ledger: Ledger, backend: Backend, who: Identity, image: str) -> 
 
 
 def _is_snapshot(name: str) -> bool:
-    return re.split(r"[:@]", name.removeprefix("docker.io/"), maxsplit=1)[0] == REPOSITORY
+    return name.removeprefix("docker.io/").partition("@")[0].partition(":")[0] == REPOSITORY
 
 
 def _belongs(ledger: Ledger, name: str, who: Identity) -> bool:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-import msgspec
-
 from dibs.doorbell import ring
 from dibs.ledger.rows import Ticket, decoded
 from dibs.ledger.store import Ledger
@@ -23,7 +21,6 @@ from dibs.ledger.tickets import ANSWER, RETURN
 from dibs.process import ProcessName, absent, boot_id, boottime
 from dibs.request.model import Request
 
-_REQUEST = msgspec.json.Decoder(Request)
 _CHECKED = 64  # how many tickets are checked at a time
 _STRAY = 60.0  # seconds after which a doorbell without a ticket is removed
 
@@ -31,7 +28,7 @@ _STRAY = 60.0  # seconds after which a doorbell without a ticket is removed
 @lru_cache(maxsize=4096)
 def request_of(data: bytes) -> Request:
     """What a ticket waits for. Equal ones are one object, so that each is decided only once."""
-    return decoded(_REQUEST, data, "request of a ticket")
+    return decoded(Request, data, "request of a ticket")
 
 
 def in_front(

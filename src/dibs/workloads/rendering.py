@@ -27,7 +27,8 @@ from dibs.ledger.rows import Share
 from dibs.plan.decision import DevicePlan
 from dibs.plan.environment import device_environment, lease_environment
 from dibs.request.fields import PASSED
-from dibs.request.spec import RESERVED_ENV, SandboxSpec, family
+from dibs.request.model import family
+from dibs.request.spec import RESERVED_ENV, SandboxSpec
 from dibs.workloads.networks import settle
 from dibs.workloads.quotas import least_gpus
 from dibs.workloads.volumes import volumes_of

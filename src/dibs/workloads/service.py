@@ -126,9 +126,7 @@ class Workloads:
 
     def _keep_jobs(self, ledger: Ledger) -> None:
         """A training job whose driver was killed gets another one."""
-        from dibs.ledger.jobs import JobBook
-
-        if JobBook(ledger).any_live():
+        if ledger.any_jobs():
             from dibs.workloads.jobs.keepers import ensure
 
             ensure(self.home, ledger)

@@ -116,6 +116,16 @@ def enter_network(path: str) -> None:
     os.close(network)
 
 
+def may_mount(status: int) -> bool:
+    """Whether the process of a /proc/PID/status, open as a descriptor, still has the capability to mount. It is asked
+    many times: the file stays open, and only this line is taken from it."""
+    try:
+        text = os.pread(status, 4096, 0)
+    except ProcessLookupError:
+        return False
+    return bool(int(text.partition(b"CapEff:")[2].partition(b"\n")[0] or b"0", 16) & MOUNTING)
+
+
 class Shim(Keeper):
     """The keeper of a sandbox's main command."""
 
@@ -282,19 +292,21 @@ class Shim(Keeper):
         self.init = self.freezer.init = int(digits)
         try:
             self.init_fd = os.pidfd_open(self.init)
+            status = os.open(f"/proc/{self.init}/status", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise RuntimeError(self.complaint()) from error
         os.write(self.guard, digits)
         # bubblewrap needs its capabilities for every step of the set-up, and gives up those that are not for the
         # command at the end of it. There is no event for that; it takes a few milliseconds.
         until = boottime() + SETUP_TIME
-        while int(status_field(self.init, "CapEff") or "0", 16) & MOUNTING:
+        while may_mount(status):
             if gone(self.init_fd):
                 break
             if boottime() > until:
                 self.kill()
                 raise RuntimeError(f"bubblewrap was not ready after {SETUP_TIME} seconds")
-            time.sleep(0.0003)
+            time.sleep(0.0005)
+        os.close(status)
         if gone(self.init_fd) or gone(self.process_fd):
             raise RuntimeError(self.complaint())
         if self.uplink is not None:

@@ -15,7 +15,8 @@ from dibs.descriptors import closing
 HERE = os.path.dirname(os.path.abspath(__file__))
 BESIDE = os.path.dirname(HERE)  # `tar_reader` and what belongs to it, which other backends use as well
 # By import rather than as a script, so that the compiled file is used.
-BOOT = "import sys;sys.path+=sys.argv[1:];import {0};{0}.main()"
+# Nothing is left to be taken apart at the end, which would take longer than what many of them do.
+BOOT = "import sys,os;sys.path+=sys.argv[1:];import {0};{0}.main();os._exit(0)"
 # Needed by interpreters that were built with a shared library in an unusual place.
 KEPT = ("LD_LIBRARY_PATH",)
 

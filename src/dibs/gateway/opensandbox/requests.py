@@ -20,7 +20,7 @@ from dibs.errors import DibsError, InvalidRequest, Problem, quoted
 from dibs.gateway.opensandbox.volumes import read_volumes
 from dibs.quantity import Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
-from dibs.request.parse import VENDOR_KEY
+from dibs.request.parse import VENDOR_KEYS
 from dibs.request.spec import SandboxSpec, parse_spec
 
 KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what OpenSandbox's clients send by default
@@ -171,7 +171,7 @@ class _Reader:
             self.refuse("REQUEST_WITHOUT_LIMIT", field, asked, reason, f"say it in resourceLimits.{key}")
             return
         before = len(self.problems)
-        if key == "gpu" or VENDOR_KEY.fullmatch(key):
+        if key == "gpu" or key in VENDOR_KEYS:
             if parse_gpu(asked, field, self.problems) != parse_gpu(limit, field, []) and before == len(self.problems):
                 reason = f"resourceLimits.{key} is {limit}: a device is held whole or not at all"
                 self.refuse("REQUEST_NOT_LIMIT", field, asked, reason, same)

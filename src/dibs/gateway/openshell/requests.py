@@ -23,8 +23,9 @@ from dibs.errors import InvalidRequest, Problem, quoted
 from dibs.gateway.openshell import drivers, names, schema
 from dibs.quantity import Quantity
 from dibs.request.gpu import VENDORS, parse_gpu
+from dibs.request.model import family
 from dibs.request.pod_options import option_problems
-from dibs.request.spec import SandboxSpec, family, parse_spec
+from dibs.request.spec import SandboxSpec, parse_spec
 
 KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what runs where no command is named: the sandbox waits for exec
 GPU = "spec.resource_requirements.gpu"

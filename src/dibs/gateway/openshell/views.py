@@ -16,7 +16,7 @@ from dibs.gateway.opensandbox import states
 from dibs.gateway.opensandbox.views import extensions
 from dibs.gateway.openshell import schema
 from dibs.ledger.rows import LeasedDevice
-from dibs.request.spec import family
+from dibs.request.model import family
 from dibs.sandbox import Sandbox
 
 # The annotations of a row that are this API's own.

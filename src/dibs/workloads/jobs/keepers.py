@@ -68,7 +68,7 @@ def spawn(home: Home, job_id: str, fence: int) -> None:
 def ensure(home: Home, ledger: Ledger) -> list[str]:
     """Start a keeper for every job of this user that has lost its driver. The names of those jobs."""
     book = JobBook(ledger)
-    if not book.any_live():
+    if not book.any_jobs():
         return []
     me = this_process()
     lost = [row for row in book.jobs(live_only=True) if me.touches(row) and row.uid == me.uid and orphaned(row)]
@@ -109,7 +109,7 @@ class Drivers:
         """Start a thread for every job that is ours, or that a dead process has left behind."""
         self._driven = {job: thread for job, thread in self._driven.items() if thread.is_alive()}
         book = JobBook(workloads.ledger)
-        if not book.any_live():
+        if not book.any_jobs():
             return
         for row in book.jobs(live_only=True):
             if row.id in self._driven or not has_work(row):

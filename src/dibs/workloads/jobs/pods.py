@@ -17,7 +17,7 @@ from dibs.backends.installed import declared
 from dibs.errors import InvalidRequest, Problem
 from dibs.quantity import Quantity
 from dibs.request.model import Request
-from dibs.request.parse import VENDOR_KEY
+from dibs.request.parse import VENDOR_KEYS
 from dibs.request.spec import SandboxSpec, parse_spec
 from dibs.train.accelerators import spec_of
 from dibs.train.facts import Facts
@@ -156,7 +156,7 @@ class Pod(msgspec.Struct):
                     self._agree(name, requests[name], limits.get(name), path)
                 if name in limits:
                     found[name] = amount if isinstance(amount, str) else str(Quantity.parse(amount))
-            elif VENDOR_KEY.fullmatch(name):
+            elif name in VENDOR_KEYS:
                 if (count := Quantity.parse(amount)).nanos:
                     found[name] = count.as_integer() if count.is_integer() else str(count)
             elif mig := _MIG.fullmatch(name):

@@ -190,6 +190,7 @@ def test_a_receipt_shows_a_variable_that_is_not_the_list_of_devices_as_it_is(eig
     page = dibs("receipt", "big", COLUMNS="80").stdout
     assert "the 8 UUIDs below, in this order" in page
     assert page.count("GPU-") == 8
+    assert all(f"gpu-{number} H100" in page for number in range(8))  # a list is folded between its items
     dibs("sandbox", "create", "--name", "small")
     assert "UUIDs below" not in dibs("receipt", "small", COLUMNS="80").stdout
 

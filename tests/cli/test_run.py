@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dibs.cli.foreign_options import OFFERS
+from dibs.cli.run import run as run_verb
 from dibs.home import Home
 
 from .conftest import Dibs
@@ -189,6 +192,36 @@ def test_one_hyphen_too_few_is_seen(home: Home, dibs: Dibs, typed: str, meant: s
     result = dibs("run", typed, "1", "--", "true")
     assert result.returncode == 2
     assert f"Did you mean '{meant}'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["--rm", "--gpu", "1"], "leave it out"),  # Docker
+        (["-it", "--gpu", "1"], "stdin is passed on"),
+        (["-v", "/data:/data"], "--mount /data:/data"),
+        (["--cpus=2"], "--cpu 2"),
+        (["--runtime=nvidia"], "leave it out"),
+        (["--gpus-per-node=2"], "--gpu 2"),  # Slurm
+        (["-G", "2"], "--gpu 2"),
+        (["--mem", "4G"], "--memory 4Gi"),
+        (["--time=1:00:00"], "--ttl 1h"),
+        (["--accelerators", "H100:2"], "--gpu H100:2"),  # SkyPilot
+        (["--limits", "nvidia.com/gpu=2"], "--gpu 2"),  # kubectl
+        (["--gpu", "-1"], "at least 1"),
+    ],
+)
+def test_options_of_other_tools_are_refused_with_ours(home: Home, dibs: Dibs, typed: list[str], offered: str) -> None:
+    result = dibs("explain", *typed)
+    assert result.returncode == 2
+    assert offered in " ".join(result.stderr.split())
+
+
+def test_what_is_offered_for_them_exists() -> None:
+    known = {name for option in run_verb.options for name in (*option.names, option.off)}
+    for typed, offer in OFFERS.items():
+        assert typed not in known
+        assert set(re.findall(r"--[a-z][a-z-]*", offer)) - {"--all"} <= known, typed
 
 
 def test_the_whole_answer_as_data(eight_gpus: Home, dibs: Dibs) -> None:

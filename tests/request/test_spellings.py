@@ -59,6 +59,15 @@ UNDERSTOOD = [
     ("4090", {"gpu": "4090:1"}),
     ("4090:2", {"gpu": "4090:2"}),
     ("2:4090", {"gpu": "4090:2"}),
+    ("mig-1g.10gb", {"gpu": "nvidia:1g.10gb:1"}),
+    ("MIG-1g.5gb:2", {"gpu": "nvidia:1g.5gb:2"}),
+    ("2gpu", {"gpu": "2"}),
+    ("2 GPUs", {"gpu": "2"}),
+    ("GPU0", {"device": ["0"]}),  # nvidia-smi topo
+    ("gpu0,gpu1", {"device": ["0", "1"]}),
+    ("H100!", {"gpu": "H100:1"}),  # Modal: no better one
+    ("H100!:2", {"gpu": "H100:2"}),
+    ("nvidia/H100:2", {"gpu": "nvidia:H100:2"}),
 ]
 
 REFUSED = [
@@ -75,6 +84,10 @@ REFUSED = [
     ("0.5", "GPU_COUNT_INVALID", "..12GB"),
     ("1..8", "GPU_SYNTAX", "say one number, or all"),
     ("1000000", "GPU_COUNT_INVALID", "--gpu 2"),
+    ("[A10G:8,L4:8]", "GPU_SYNTAX", "--gpu H100,A100:2"),  # SkyPilot
+    ("{H100:2, A100:2}", "GPU_SYNTAX", "--gpu H100,A100:2"),
+    ("max", "GPU_COUNT_INVALID", "--gpu 2"),
+    ("any", "GPU_COUNT_INVALID", "--gpu 2"),
     ("count=two", "GPU_COUNT_INVALID", "--gpu 2"),
 ]
 

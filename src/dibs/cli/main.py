@@ -104,7 +104,9 @@ def _call(arguments: list[str]) -> object:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.NoSuchOption as error:
-        _offer_two_hyphens(error, arguments).show(sys.stderr)
+        from dibs.cli.foreign_options import offer
+
+        offer(error, arguments).show(sys.stderr)
         return error.exit_code
     except click.ClickException as error:
         error.show(sys.stderr)
@@ -112,13 +114,3 @@ def _call(arguments: list[str]) -> object:
     except click.Abort:
         click.echo("interrupted", err=True)  # click has ended the line
         return 128 + signal.SIGINT
-
-
-def _offer_two_hyphens(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """`-gpu 1` is read as `-g`; the options near to `-g` are no help."""
-    known = {name for option in error.ctx.command.params for name in option.opts} if error.ctx is not None else set()
-    for word in arguments:
-        typed = word.partition("=")[0]
-        if typed.startswith(error.option_name) and f"-{typed}" in known:
-            return click.UsageError(f"No such option '{typed}'. Did you mean '-{typed}'?", error.ctx)
-    return error

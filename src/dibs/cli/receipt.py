@@ -108,8 +108,6 @@ def _short(text: str, found: Receipt) -> str:
 
 def _narrow(found: Receipt, colours: dict[str, str]) -> list[str]:
     """Where the table is wider than the terminal: nothing is cut, long texts are folded, lists item by item."""
-    import textwrap
-
     field = max(len(line.field) for line in found.lines)
     outcome = max(len(line.outcome) for line in found.lines)
     indent = " " * (field + outcome + 4)
@@ -121,11 +119,21 @@ def _narrow(found: Receipt, colours: dict[str, str]) -> list[str]:
         texts += [f"asked {line.asked}"] if line.asked not in ("–", line.planned) else []
         if len(", ".join(texts)) <= width:
             texts = [", ".join(texts)]
-        parts = [part for text in texts for part in textwrap.wrap(_spaced(text), width, break_on_hyphens=False)]
+        parts = [part for text in texts for part in _folded(_spaced(text), width)]
         first, *rest = parts or [""]
         head = f"{line.field:{field}}  {paint(f'{line.outcome:{outcome}}', colours.get(line.outcome, 'red'))}  {first}"
         lines += [head.rstrip(), *(indent + part for part in rest)]
     return lines
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """A list is folded between its items, `gpu-2 H100` stays together; what is no list between its words."""
+    import textwrap
+
+    items = text.split(", ")
+    if len(items) > 1 and all(len(item) < width for item in items):
+        text = ", ".join(item.replace(" ", "\xa0") for item in items)  # which textwrap takes for a letter
+    return [part.replace("\xa0", " ") for part in textwrap.wrap(text, width, break_on_hyphens=False)]
 
 
 def _spaced(text: str) -> str:

@@ -36,6 +36,7 @@ _NUMBER_WORDS = frozenset(
     {
         *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
         *("none", "some", "any", "many", "few", "half", "a", "an", "yes", "no", "true", "false"),
+        *("max", "auto", "every"),
     }
 )
 _LEAVE_OUT = "leave it out to get no GPU"

@@ -179,9 +179,9 @@ def _quantity(value: Any, field: str, problems: list[Problem], example: str) -> 
         quantity = Quantity.parse(text)
     except ValueError as error:
         remedy = f"write it as {example}"
-        swapped = re.fullmatch(r"([0-9.]+)\s*([KMGTkmgt])[iI]?[bB]", text)
+        swapped = re.fullmatch(r"([0-9.]+)\s*(?:([KMGTkmgt])[iI]?[bB]|([gkt])i?)", text)
         if swapped:
-            remedy = f"did you mean {swapped.group(1)}{swapped.group(2).upper()}i?"
+            remedy = f"did you mean {swapped.group(1)}{(swapped.group(2) or swapped.group(3)).upper()}i?"
         reason = str(error).partition(": ")[2].partition(";")[0]
         problems.append(Problem("QUANTITY_INVALID", field, text, reason, remedy))
         return None

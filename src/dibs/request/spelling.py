@@ -17,8 +17,10 @@ from dibs.patterns import lazy_pattern
 _VENDORS = "nvidia|amd|intel"
 _EXTENDED = lazy_pattern(rf"({_VENDORS})\.com/gpu(?::(.+))?", re.IGNORECASE)  # a resource name, or `name: count`
 _CDI = lazy_pattern(rf"(({_VENDORS})\.com/gpu)=(.+)", re.IGNORECASE)
-_MIG_RESOURCE = lazy_pattern(r"nvidia\.com/mig-([0-9]+g\.[0-9]+gb)(?::([0-9]+|all))?", re.IGNORECASE)
+_MIG_RESOURCE = lazy_pattern(r"(?:nvidia\.com/)?mig-([0-9]+g\.[0-9]+gb)(?::([0-9]+|all))?", re.IGNORECASE)
 _UUID = lazy_pattern(r"(?:GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
+_COUNTED = lazy_pattern(r"([0-9]{1,3})\s*gpus?", re.IGNORECASE | re.ASCII)
+_GPU_INDEX = lazy_pattern(r"gpu([0-9]{1,3})", re.IGNORECASE | re.ASCII)  # as nvidia-smi topo has it
 _INDEX = lazy_pattern(r"[0-9]{1,3}(?::[0-9]{1,2})?", re.ASCII)
 _INDEXES = lazy_pattern(r"[0-9]{1,3}(?:,[0-9]{1,3})+", re.ASCII)
 _CUDA = lazy_pattern(r"cuda:([0-9]{1,3}(?:,[0-9]{1,3})*)", re.IGNORECASE | re.ASCII)
@@ -58,7 +60,16 @@ def translate(text: str, field: str, problems: list[Problem]) -> str | Exact | N
         return Exact(tuple(match[1].split(",")))
     if _INDEXES.fullmatch(stripped):
         return Exact(tuple(stripped.split(",")))
+    if match := _COUNTED.fullmatch(stripped):
+        return str(match[1])
+    if stripped[0:1] in ("[", "{"):
+        reason = "alternatives have one count, and no brackets"
+        problems.append(Problem("GPU_SYNTAX", field, text, reason, "for two of either model write --gpu H100,A100:2"))
+        return None
     names = [name.strip() for name in stripped.split(",")]
+    indexes = [_GPU_INDEX.fullmatch(name) for name in names]
+    if all(indexes):
+        return Exact(tuple(match[1] for match in indexes if match))
     if all(_UUID.fullmatch(name) for name in names):
         return Exact(tuple(names))
     if stripped.lower().startswith("gpu:") or stripped.lower() == "gpu":  # Slurm's --gres=gpu:h100:2
@@ -104,6 +115,10 @@ def _cdi_name(text: str, match: re.Match[str], field: str, problems: list[Proble
 
 def _part(part: str, text: str, field: str, problems: list[Problem]) -> str | None:
     """One part between colons."""
+    part = part.removesuffix("!")  # Modal's word for this model and no better one, as it always is here
+    vendor, slash, model = part.partition("/")
+    if slash and model and vendor.lower() in _VENDORS.split("|"):
+        return f"{vendor}:{model}"
     if match := _AT_LEAST.fullmatch(part):
         return f"{_sized(match[1] or match[2])}.."
     if match := _AT_MOST.fullmatch(part):

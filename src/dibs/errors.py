@@ -24,6 +24,7 @@ error may carry many problems. Codes are public: they are never renamed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import ClassVar
 
 import msgspec
@@ -58,7 +59,10 @@ def as_written(value: object) -> str:
         try:
             return msgspec.json.encode(value).decode()
         except (TypeError, ValueError):  # something in it is no JSON: a caller of the SDK may pass any object
-            return str(value)
+            import json
+
+            with suppress(TypeError, ValueError):
+                return json.dumps(value, default=str)
     return str(value)
 
 
@@ -176,6 +180,10 @@ class CommandFailed(DibsError):
 
     def __init__(self, reason: str, *, missing: bool, value: str, remedy: str = "") -> None:
         code = "COMMAND_NOT_FOUND" if missing else self.default_code
+        if missing and not remedy and any(char.isspace() for char in value):
+            import shlex
+
+            remedy = f"for a line of shell write sh -c {shlex.quote(value)}"
         super().__init__(reason, field="command", value=value, code=code, remedy=remedy)
         self.status = 127 if missing else 126
 
@@ -183,6 +191,17 @@ class CommandFailed(DibsError):
 class Internal(DibsError):
     exit_code = 99
     default_code = "INTERNAL"
+
+
+def not_utf8(error: UnicodeEncodeError) -> InvalidRequest:
+    """What cannot be kept: requests and receipts are JSON. Python has bytes that are no text as lone surrogates."""
+    import sys
+
+    reason, remedy = "it is not valid UTF-8, and cannot be kept", "rename it, or give it to the command in a file"
+    if sys.getfilesystemencoding() != "utf-8":
+        reason = f"it cannot be read in the character set of your locale, {sys.getfilesystemencoding()}"
+        remedy = "set a locale with UTF-8, as in LC_ALL=C.UTF-8"
+    return InvalidRequest(reason, field="text", value=error.object, remedy=remedy)
 
 
 def exit_code_of(error: DibsError) -> int:

@@ -180,6 +180,44 @@ def test_dibs_own_variables_do_not_reach_the_command(home: Home, dibs: Dibs) -> 
     assert "DIBS_HOME" not in dibs("run", "--", "env").stdout
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "ascii"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--", "echo", "\udcff"), ("run", "-o", "json", "--", "\udcff"),
+        ("sandbox", "create", "--label", "a=\udcff"), ("run", "--name", "\udcff", "--", "true"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_text_are_refused(home: Home, dibs: Dibs, words: tuple[str, ...], encoding: str) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = dibs(*words, **(ascii_only if encoding == "ascii" else {}))
+    assert result.returncode == 80
+    assert "Traceback" not in result.stderr
+    assert r"\udcff" in result.stderr + result.stdout
+    assert "'" not in result.stderr  # no Python repr
+
+
+def test_no_sandbox_is_called_like_bytes_that_are_no_text(home: Home, dibs: Dibs) -> None:
+    for words in (("logs", "\udcff"), ("exec", "\udcff", "--", "true"), ("receipt", "\udcff", "-o", "json")):
+        result = dibs(*words)
+        assert result.returncode == 89
+        assert "there is no such sandbox" in result.stderr
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(home: Home, dibs: Dibs, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path / "work") + b"/\xff"
+    os.mkdir(odd)
+    result = dibs("run", "--workdir", os.fsdecode(odd), "--", "true")
+    assert result.returncode == 80
+    assert "Traceback" not in result.stderr
+
+
+def test_a_line_of_shell_is_no_command(home: Home, dibs: Dibs) -> None:
+    result = dibs("run", "--", "echo hi; ls")
+    assert result.returncode == 127
+    assert "write sh -c 'echo hi; ls'" in result.stderr
+
+
 @pytest.mark.parametrize("words", [("run",), ("run", "--gpu"), ("run", "--")])
 def test_no_command_is_a_clear_refusal(home: Home, dibs: Dibs, words: tuple[str, ...]) -> None:
     result = dibs(*words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from dibs.errors import DibsError, Internal, exit_code_of
+from dibs.errors import DibsError, Internal, InvalidRequest, exit_code_of, not_utf8
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
     except DibsError as error:
         _tell(error, arguments)
         return exit_code_of(error)
+    except UnicodeEncodeError as error:  # of words of the command line on their way to a gateway
+        if not any("\udc80" <= char <= "\udcff" for char in error.object):
+            raise
+        _tell(not_utf8(error), arguments)
+        return InvalidRequest.exit_code
     except OSError as error:
         if error.errno is None:
             raise

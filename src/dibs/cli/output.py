@@ -241,7 +241,12 @@ def say(text: str) -> None:
 def fail(error: DibsError, form: str = "table") -> None:
     """A refusal or failure, with what to do next. To stderr, in the format that was asked for."""
     if form in ("json", "yaml"):
-        data = {"error": type(error).__name__, "retryable": error.retryable, "problems": error.problems}
+        from msgspec.structs import replace
+
+        # A value may be what it is refused for: bytes that are no text.
+        texts = [problem.value.encode("utf-8", "backslashreplace").decode() for problem in error.problems]
+        problems = [replace(problem, value=text) for problem, text in zip(error.problems, texts, strict=True)]
+        data = {"error": type(error).__name__, "retryable": error.retryable, "problems": problems}
         sys.stderr.write(as_text(data, form))
         return
     for problem in error.problems:

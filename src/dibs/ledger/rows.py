@@ -7,6 +7,7 @@ from zlib import crc32
 
 import msgspec
 
+from dibs.errors import not_utf8
 from dibs.process import ProcessName
 from dibs.sandbox import DAMAGE, SandboxId, damaged, decoder
 
@@ -179,7 +180,10 @@ def unsealed(text: str, what: str) -> str:
 
 
 def encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise not_utf8(error) from error
 
 
 def unit_key(unit: str, *, simulated: bool) -> str:

@@ -372,7 +372,7 @@ class Sandboxes(Leases, Tickets):
         and a name that several tenants use now is the host's own. A name that several users of the host use now is
         that of the user `uid`; if `uid` has none of that name, it must be said as an id.
         """
-        if len(reference) > LONGEST_REFERENCE:
+        if len(reference) > LONGEST_REFERENCE or not reference.isascii():
             raise NotFound("there is no such sandbox", field="sandbox", value=reference[:64], remedy=_UNKNOWN_REMEDY)
         of = " AND tenant = :tenant" if tenant is not None else ""
         values: dict[str, Any] = {"ref": reference, **self._domains}

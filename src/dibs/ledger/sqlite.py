@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dibs.errors import Busy, StateError
+from dibs.errors import Busy, StateError, not_utf8
 from dibs.home import Home, check_private, make_private
 from dibs.ledger import ballast
 from dibs.ledger.database import PATIENCE, SCHEMA, Duplicate, schema_statements, too_new
@@ -247,6 +247,8 @@ def explained(path: Path) -> Iterator[None]:
         raise _translate(error, path) from error
     except sqlite3.DatabaseError as error:
         raise _translate(error, path) from error
+    except UnicodeEncodeError as error:  # of a value that is looked for
+        raise not_utf8(error) from error
     except UnicodeDecodeError as error:  # of SQLite's own words: it quotes a schema that is damaged
         raise _translate(sqlite3.DatabaseError(f"malformed database schema: {error}"), path) from error
     except OSError as error:

@@ -166,7 +166,7 @@ class _Reader:
     def choice(self, field: Field, value: Any) -> Any:
         if value == "" or value in field.choices:
             return value
-        reason, remedy = "this is not one of the choices", f"the choices are {' and '.join(field.choices)}"
+        reason, remedy = "this is not one of the choices", f"the choices are {', '.join(field.choices)}"
         return self.refuse(_code(field), field.name, value, reason, remedy)
 
     def publish(self, field: Field, value: Any) -> Any:

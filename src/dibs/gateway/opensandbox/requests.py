@@ -346,7 +346,7 @@ class _Reader:
             return
         if asked.get("arch") not in _ARCHITECTURES:
             reason = "this is not one of the choices"
-            remedy = f"the choices are {' and '.join(_ARCHITECTURES)}"
+            remedy = f"the choices are {', '.join(_ARCHITECTURES)}"
             self.refuse("PLATFORM_INVALID", "platform.arch", asked.get("arch"), reason, remedy)
             return
         self.mapping["platform"] = f"linux/{asked['arch']}"

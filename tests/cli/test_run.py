@@ -255,6 +255,10 @@ def test_options_of_other_tools_are_refused_with_ours(home: Home, dibs: Dibs, ty
     assert offered in " ".join(result.stderr.split())
 
 
+def test_exec_takes_no_i(home: Home, dibs: Dibs) -> None:
+    assert "stdin is passed on" in dibs("exec", "-it", "lab", "sh").stderr
+
+
 def test_what_is_offered_for_them_exists() -> None:
     known = {name for option in run_verb.options for name in (*option.names, option.off)}
     for typed, offer in OFFERS.items():

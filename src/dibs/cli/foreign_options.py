@@ -75,7 +75,7 @@ def offer(error: click.NoSuchOption, arguments: Sequence[str]) -> click.UsageErr
     # `-gpu 1` is read as `-g`; the options near to `-g` are no help.
     if not typed.startswith("--") and f"-{typed}" in known:
         return click.UsageError(f"No such option '{typed}'. Did you mean '-{typed}'?", error.ctx)
-    if "--gpu" not in known:
+    if "--gpu" not in known and not (error.option_name == "-i" and "--tty" in known):  # `exec -it`
         return error
     if typed[1:].isdecimal():
         return click.UsageError(f"'{typed}' is no number of GPUs: write --gpu with at least 1.", error.ctx)

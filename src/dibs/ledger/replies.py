@@ -28,9 +28,6 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: bytes | None = None
 
 
-_ROW = msgspec.json.Decoder(Reply)
-
-
 class Replies(Beside):
     def begin(self, tenant: str, call: str, request_id: str, digest: str) -> Reply | None:
         """What is known of a call with this id; None if it is new, and then it is written down as begun.
@@ -46,7 +43,7 @@ class Replies(Beside):
                     "DELETE FROM settings WHERE key LIKE 'reply/%' AND key < :oldest", oldest=_day(now - KEPT)
                 )
                 found = self._db.rows("SELECT value FROM settings WHERE key = :key", key=before)
-                if not found or decoded(_ROW, found[0]["value"], "reply").created_at <= now - KEPT:
+                if not found or decoded(Reply, found[0]["value"], "reply").created_at <= now - KEPT:
                     self._db.execute(
                         "INSERT INTO settings (key, value) VALUES (:key, :value)", key=today, value=encode(row)
                     )
@@ -55,7 +52,7 @@ class Replies(Beside):
             found = self._db.rows("SELECT value FROM settings WHERE key = :key", key=today)
         if not found:  # it was taken back just now
             return self.begin(tenant, call, request_id, digest)
-        known = decoded(_ROW, found[0]["value"], "reply")
+        known = decoded(Reply, found[0]["value"], "reply")
         if known.digest != digest:
             raise Conflict(
                 "the id was used for another request", field="request_id", value=request_id,
@@ -67,7 +64,7 @@ class Replies(Beside):
         for key in self._keys(tenant, call, request_id):
             rows = self._db.rows("SELECT value FROM settings WHERE key = :key", key=key)
             if rows:
-                row = msgspec.structs.replace(decoded(_ROW, rows[0]["value"], "reply"), answer=answer)
+                row = msgspec.structs.replace(decoded(Reply, rows[0]["value"], "reply"), answer=answer)
                 with self._joined():
                     self._db.execute("UPDATE settings SET value = :value WHERE key = :key", value=encode(row), key=key)
                 return

@@ -21,6 +21,7 @@ POINTS = [
     ("after", "ledger", "reserve"),
     ("before", "backend", "create"),
     ("after", "backend", "create"),
+    ("before", "backend", "observe"),
     ("after", "backend", "observe"),
     ("before", "ledger", "attach"),
     ("after", "ledger", "attach"),
@@ -53,7 +54,7 @@ else:
 """
 
 
-@pytest.mark.parametrize(("members", "count"), [(1, 1), (2, 2)], ids=["one", "second of two"])
+@pytest.mark.parametrize(("members", "count"), [(1, 1), (2, 1), (2, 2)], ids=["one", "first of two", "second of two"])
 @pytest.mark.parametrize(("when", "where", "verb"), POINTS)
 def test_a_killed_creator_on_fake_leaves_every_card_free(
     eight_gpus: Home, tmp_path: Path, when: str, where: str, verb: str, members: int, count: int

@@ -87,12 +87,18 @@ def test_a_creator_that_dies_leaves_no_container_and_no_lease(house: House, when
     assert list(house.home.sandboxes.iterdir()) == []
 
 
+# After the call of this member; the calls of the other one are over or under way.
 GROUP_POINTS = [
+    ("after", "ledger", "reserve", 1),
     ("after", "ledger", "reserve", 2),
     ("after", "backend", "create", 1),
+    ("after", "backend", "create", 2),
+    ("after", "ledger", "record_handle", 1),
     ("after", "ledger", "record_handle", 2),
     ("after", "backend", "start", 1),
     ("after", "backend", "start", 2),
+    ("after", "backend", "observe", 1),
+    ("after", "backend", "observe", 2),
     ("after", "ledger", "attach", 1),
     ("after", "ledger", "attach", 2),
 ]

@@ -53,9 +53,13 @@ class House:
 
     def again(self) -> Workloads:
         """As the next process would see everything."""
-        self.service.close()
+        self._hang_up()
         self.service = Workloads(self.home)
         return self.service
+
+    def _hang_up(self) -> None:
+        self.service.close()
+        getattr(self.service.registry.get(self.kind), "close", lambda: None)()
 
     def world(self, cards: str = "4", **more: Any) -> None:
         simulate(self.home, parse_world(cards, **more))
@@ -199,8 +203,7 @@ class House:
                 self.service.remove(row.id, 0.0)
             else:
                 left.append(row.id)
-        self.service.close()
-        getattr(self.service.registry.get(self.kind), "close", lambda: None)()
+        self._hang_up()
         self.engine.remove_containers()
         for entry in self.home.state.iterdir():
             if entry.name == "cdi":

@@ -40,7 +40,7 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> Declaration | None:
     """The declaration of a backend; None where there is no such backend."""
-    kind = family(name)
+    kind = name if name in _BUILT_IN else family(name)
     if kind in _BUILT_IN:
         return _built_in(kind)
     return _load(kind) if kind in _registered() else None

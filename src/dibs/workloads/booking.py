@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.port import Backend, Peers, PreparesImages, scheduler_of
+from dibs.backends.port import Backend, Peers, PreparesImages, Scheduler, scheduler_of
 from dibs.devices.model import Device, Inventory
 from dibs.errors import QuotaExceeded, StateError
 from dibs.home import Home
@@ -62,6 +62,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     group_env: Mapping[str, str] = {}  # what a member is told of its group
     peers: Peers | None = None  # whom it meets in its network
+    scheduler: Scheduler | None = None  # of the backend, which then decides on devices; filled in here
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "scheduler", scheduler_of(self.backend))
 
 
 class Entered(msgspec.Struct, frozen=True):
@@ -178,7 +182,7 @@ class Booking:
         Raises QuotaExceeded; but what `waits` already goes on waiting until its tenant has given something back.
         """
         who, request = orders[0].who, together([order.spec.resources for order in orders])
-        scheduler = scheduler_of(orders[0].backend)
+        scheduler = orders[0].scheduler
         decision = DevicePlan() if scheduler is not None else self._plan(request, who, inventory, ticket)
         refused = isinstance(decision, Refusal)
         quota = self._tenants.get(who.tenant)
@@ -261,7 +265,7 @@ class Booking:
         )  # fmt: skip
 
     def _add(self, order: Order, *, state: SandboxState, simulated: bool = False) -> Sandbox:
-        pending, scheduler = None, scheduler_of(order.backend)
+        pending, scheduler = None, order.scheduler
         if order.origin:
             pending = Pending(order.spec, dict(order.base_env), order.who.remote)
         row = Sandbox(
@@ -288,7 +292,7 @@ class Booking:
         return row
 
     def _lease(self, entered: Entered) -> tuple[LeasedDevice, ...]:
-        prepared, scheduler = entered.prepared, scheduler_of(entered.order.backend)
+        prepared, scheduler = entered.prepared, entered.order.scheduler
         if scheduler is not None and prepared.workload.delegated is not None:
             self._ledger.delegate(entered.row.id, scheduler.domain, prepared.workload.delegated.flags())
             return ()

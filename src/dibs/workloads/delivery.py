@@ -179,7 +179,7 @@ class Delivery:
 
     def _until_something_changes(self, waiting: Sequence[Run], pause: float) -> None:
         run = waiting[0]
-        scheduler = scheduler_of(run.backend)
+        scheduler = run.order.scheduler
         if len(waiting) > 1 or scheduler is None or run.handle is None:
             time.sleep(pause)
             return
@@ -190,7 +190,7 @@ class Delivery:
 
     def resume(self, order: Order, prepared: Prepared, row: Sandbox) -> Run:
         """What another process had begun. A scheduler still has it; anywhere else nothing of it may be left."""
-        handle = row.handle if scheduler_of(order.backend) is not None else None
+        handle = row.handle if order.scheduler is not None else None
         if handle is not None and order.backend.status(handle).phase is not Phase.ABSENT:
             return Run(order, prepared, step=Step.CREATED, handle=handle)
         order.backend.discard(Handle(order.backend.name, order.sandbox_id, str(self._home.sandbox(order.sandbox_id))))
@@ -253,7 +253,7 @@ class Delivery:
         run.step = Step.CREATED
 
     def _place(self, run: Run) -> NotYet | None:
-        scheduler, wanted = scheduler_of(run.backend), run.prepared.workload.delegated
+        scheduler, wanted = run.order.scheduler, run.prepared.workload.delegated
         if scheduler is None:
             run.step = Step.PLACED
             return None
@@ -309,7 +309,7 @@ class Delivery:
         """A cluster that cannot be reached has lost nothing, and its steps can be taken again: what a gateway has
         accepted, or what is with the scheduler already, waits for it. Anything else is raised."""
         accepted = run.handle is not None or bool(run.order.origin)
-        if scheduler_of(run.backend) is None or error.code not in _AWAY or not accepted:
+        if run.order.scheduler is None or error.code not in _AWAY or not accepted:
             raise error
         return self._pending(run, Placement("pending", error.problems[0].reason))
 
@@ -318,7 +318,7 @@ class Delivery:
         with self._ledger.writing():
             self._ledger.tell_placement(order.sandbox_id, run.step, found.reason, order.fence)
         asked = order.spec.wait_seconds
-        scheduler = scheduler_of(run.backend)
+        scheduler = run.order.scheduler
         assert scheduler is not None  # it has said why
         limit = scheduler.patience if asked is None else asked
         if time.time() - self._ledger.sandbox(order.sandbox_id).created_at >= limit:
@@ -332,18 +332,18 @@ class Delivery:
         assert handle is not None  # it was created
         if not backend.holds:
             run.open(handle)
-            if scheduler_of(backend) is None or backend.status(handle).phase is Phase.HELD:
+            if run.order.scheduler is None or backend.status(handle).phase is Phase.HELD:
                 backend.start(handle)  # one that was resumed may have been started
         run.observed = _look(backend, handle, run.prepared.realisation.expectation)
 
     def _prove(self, run: Run) -> None:
-        order, backend, handle = run.order, run.backend, run.handle
+        order, handle = run.order, run.handle
         assert handle is not None  # it was created
         try:
             self._work(run, self._show)
             assert run.observed is not None  # it was looked at
             run.receipt = self._written(order, run.prepared, run.observed)
-            if scheduler_of(backend) is None:
+            if order.scheduler is None:
                 self._check_not_taken(order, run.prepared, handle)
         except (BackendUnavailable, DeliveryMismatch):
             if not self._again(run):
@@ -472,7 +472,7 @@ class Delivery:
     def _undo(self, order: Order, handle: Handle | None, error: BaseException) -> None:
         backend = order.backend
         if ledger_away(error):
-            if order.origin and scheduler_of(backend) is not None:
+            if order.origin and order.scheduler is not None:
                 return  # the scheduler has it, and it is resumed when the ledger is back
         elif self._ledger.sandbox(order.sandbox_id).fence != order.fence:
             return  # another process delivers it by now, and what is there is its
@@ -503,7 +503,7 @@ class Delivery:
 
     def _expect(self, order: Order, handle: Handle | None) -> None:
         backend, folder = order.backend, str(self._home.sandbox(order.sandbox_id))
-        if not backend.holds and scheduler_of(backend) is None:
+        if not backend.holds and order.scheduler is None:
             orphans.expect(self._home, handle or Handle(backend.name, order.sandbox_id, folder))
 
     def fail(self, sandbox_id: SandboxId, error: BaseException) -> None:
@@ -521,7 +521,7 @@ class Delivery:
 
 def _at_once(runs: Sequence[Run], until: Step) -> list[list[Run]]:
     """Which of several are worked on at once, and in which order the others follow."""
-    if len(runs) == 1 or any(scheduler_of(run.backend) is not None for run in runs):
+    if len(runs) == 1 or any(run.order.scheduler is not None for run in runs):
         return []
     if until is Step.PLACED:
         first = runs[0].prepared.workload

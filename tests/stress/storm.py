@@ -338,8 +338,7 @@ class Storm:
         if one is None:
             return False
         name = f"renamed-{self.dice.randrange(1 << 32):x}"
-        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{one['Id']}/rename?name={name}")
-        return status == 204
+        return self._by_hand(f"/containers/{one['Id']}/rename?name={name}")[0] == 204
 
     def restart_a_container(self) -> bool:
         """An ended sandbox is started by hand: it holds its card again, though no lease says so."""
@@ -351,9 +350,23 @@ class Storm:
         identity = str(one["Id"])
         sandbox = "" if identity in self.forged else str(labels.get("dibs.sandbox", ""))
         asked = now()
-        status, _ = self.engine.api("POST", f"{self.engine.prefix}/containers/{identity}/start")
+        status, _ = self._by_hand(f"/containers/{identity}/start")
         self.oracle.by_hand.append(ByHand(identity, sandbox, asked, now()))
         return status in (204, 304)
+
+    def _by_hand(self, path: str, json: object = None) -> tuple[int, object]:
+        """What a person asks of the engine. Where it gives no answer, that is told with its last words: it may have
+        done what was asked, and has to be started again if it is gone."""
+        try:
+            return self.engine.api("POST", f"{self.engine.prefix}{path}", json=json)
+        except OSError as error:
+            said = self.engine.log.read_text(errors="replace").splitlines()[-12:]
+            self.journal += [f"        no answer to {path}: {error}", *(f"          {line[:400]}" for line in said)]
+            if not self.engine.answers():
+                self.journal.append("        it was gone, and is started again")
+                self.engine.kill()
+                self.engine.start()
+            return 0, None
 
     def forge_labels(self) -> bool:
         """A stranger's container that looks like one of ours; it holds nothing, and must not be removed."""
@@ -365,16 +378,18 @@ class Storm:
         if self.engine.kind == "docker":
             body = {"Image": images.REFERENCE, "Cmd": words, "Labels": one.get("Labels") or {}}
             body["HostConfig"] = {"NetworkMode": "none"}
-            status, made = self.engine.api("POST", f"{self.engine.prefix}/containers/create?name={name}", json=body)
+            status, made = self._by_hand(f"/containers/create?name={name}", json=body)
         else:
             body = {"image": images.REFERENCE, "command": words, "labels": one.get("Labels") or {}, "name": name}
             body["netns"] = {"nsmode": "none"}
-            status, made = self.engine.api("POST", f"{self.engine.prefix}/containers/create", json=body)
+            status, made = self._by_hand("/containers/create", json=body)
+        if status == 0:  # it may be there all the same
+            self.forged |= {str(one["Id"]) for one in self.engine.containers() if name in str(one["Names"])}
         if status != 201:
             return False
         assert isinstance(made, dict)
         self.forged.add(str(made["Id"]))
-        self.engine.api("POST", f"{self.engine.prefix}/containers/{made['Id']}/start")
+        self._by_hand(f"/containers/{made['Id']}/start")
         return True
 
     # --- the end

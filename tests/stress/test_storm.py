@@ -56,7 +56,7 @@ def test_a_storm_gives_no_card_twice_and_leaves_nothing_behind(kind: str) -> Non
             assert storm.oracle.violations() == [], "\n".join(storm.journal[-20:])
             time.sleep(storm.dice.uniform(0.1, 1.2))
         left = storm.settle()
-        print("\n".join([*storm.journal, *left]))
+        print("\n".join(left))
         served, excused = storm.oracle.served(), storm.oracle.excused()
         print(f"{kind}: {SECONDS:.0f} s, {len(served)} served, {dict(storm.did)}, ends {dict(storm.ends)}")
         print(f"violations {len(storm.oracle.violations())}, left {len(left)}, excused {len(excused)}")
@@ -70,6 +70,7 @@ def test_a_storm_gives_no_card_twice_and_leaves_nothing_behind(kind: str) -> Non
         assert served, "some must have been served"
     finally:
         if storm is not None:
+            print("\n".join(storm.journal))
             for client in storm.clients:
                 client.kill()
                 client.wait()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from tests.ledger.books import RECEIPT
 from tests.workloads.admitting import admit
 
-from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
+from dibs.backends.local.backend import LocalBackend
+from dibs.backends.port import Exec, Exit, ExitReason, Handle, Phase, Status
 from dibs.home import Home
 from dibs.request.spec import parse_spec
 from dibs.sandbox import SandboxId, SandboxState
@@ -30,6 +35,48 @@ def test_what_was_delivered_meanwhile_is_not_made_again(eight_gpus: Home) -> Non
             assert row.state == "running"
             assert order.backend.status(handle_of(row)).phase is Phase.RUNNING
             assert service.leases() != []
+        finally:
+            service.remove(order.sandbox_id, 0.0)
+
+
+def test_a_command_for_a_sandbox_that_is_about_to_run_waits_for_that(
+    eight_gpus: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the ledger it is running as soon as it is proved, and clients take its state from there."""
+    looked = threading.Event()
+    start, status = LocalBackend.start, LocalBackend.status
+
+    def seen(backend: LocalBackend, handle: Handle) -> Status:
+        found = status(backend, handle)
+        looked.set()
+        return found
+
+    def ask(sandbox_id: SandboxId) -> int:
+        with Workloads(eight_gpus) as client:
+            session = client.exec(sandbox_id, Exec(command=("sh", "-c", "exit 3")))
+            while True:
+                for piece in session.receive():
+                    if isinstance(piece, Exit):
+                        session.close()
+                        return piece.code
+
+    with Workloads(eight_gpus) as service, ThreadPoolExecutor(1) as clients:
+        admitted = admit(service, parse_spec({"gpu": 1, "command": ["sleep", "60"], "grace": 0}))
+        assert admitted.work is not None
+        order, prepared = admitted.work
+        asked = []
+
+        def start_late(backend: LocalBackend, handle: Handle) -> None:
+            assert service.sandbox(order.sandbox_id).state == "running"
+            asked.append(clients.submit(ask, order.sandbox_id))
+            assert looked.wait(60)
+            start(backend, handle)
+
+        monkeypatch.setattr(LocalBackend, "status", seen)
+        monkeypatch.setattr(LocalBackend, "start", start_late)
+        Delivery(service.home, service.ledger).deliver(order, prepared)
+        try:
+            assert asked[0].result(60) == 3
         finally:
             service.remove(order.sandbox_id, 0.0)
 

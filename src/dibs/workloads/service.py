@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # making a sandbox is loaded when one is made: most commands 
 
 _PATIENCE = 60.0  # seconds to wait until the process that makes a sandbox has let go of it
 _OLD = 5.0  # seconds after which what was seen of the devices is looked at again
+_LET_GO = 30.0  # seconds that a command gets to be started after its sandbox was proved
 _SETTLE = 5.0  # seconds that a keeper gets to go away after its workload has ended
 
 
@@ -381,6 +382,15 @@ class Workloads:
             )  # fmt: skip
         return row, self.backend_of(row), handle_of(row)
 
+    def _running(self, reference: str) -> tuple[Sandbox, Backend, Handle]:
+        """One whose command runs. The ledger says so once it is proved, a moment before a gateway lets it go."""
+        row, backend, handle = self._live(reference, "running")
+        late = time.monotonic() + _LET_GO
+        while row.accepted and backend.status(handle).phase is Phase.HELD and time.monotonic() < late:
+            time.sleep(0.02)
+            row, backend, handle = self._live(reference, "running")
+        return row, backend, handle
+
     def backend_of(self, row: Sandbox) -> Backend:
         return self.registry.get(row.backend, row.uid)
 
@@ -397,7 +407,7 @@ class Workloads:
         return backend.attach(handle)
 
     def exec(self, reference: str, command: Exec) -> Session:
-        _, backend, handle = self._live(reference, "running")
+        _, backend, handle = self._running(reference)
         return must(backend, ExecutesCommands).exec(handle, command)
 
     def logs(self, reference: str, *, follow: bool = False) -> Iterator[LogRecord]:
@@ -411,15 +421,15 @@ class Workloads:
         self.settle(sandbox_id)
 
     def copy_in(self, reference: str, archive: Iterator[bytes], path: str) -> None:
-        _, backend, handle = self._live(reference, "running")
+        _, backend, handle = self._running(reference)
         must(backend, CopiesFiles).copy_in(handle, archive, path)
 
     def copy_out(self, reference: str, path: str) -> Iterator[bytes]:
-        _, backend, handle = self._live(reference, "running")
+        _, backend, handle = self._running(reference)
         return must(backend, CopiesFiles).copy_out(handle, path)
 
     def pause(self, reference: str) -> None:
-        row, backend, handle = self._live(reference, "running")
+        row, backend, handle = self._running(reference)
         must(backend, Pauses).pause(handle)
         with self.ledger.writing():
             self.ledger.set_state(row.id, SandboxState.PAUSED, expected=(SandboxState.RUNNING,))
@@ -518,7 +528,7 @@ class Workloads:
 
     def connect(self, reference: str, port: int) -> socket.socket:
         """A connection to a port of the sandbox's own loopback."""
-        _, backend, handle = self._live(reference, "running")
+        _, backend, handle = self._running(reference)
         return must(backend, ForwardsPorts).connect(handle, port)
 
     def usage(self, reference: str) -> Usage:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # its wrappers take longer to load than this file
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator

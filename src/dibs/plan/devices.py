@@ -22,7 +22,6 @@ from dibs.errors import Problem, Timeout
 from dibs.plan.decision import DevicePlan, Refusal, World
 from dibs.plan.device_state import Judge
 from dibs.plan.explanation import Fate, SelectorExplanation, Verdict
-from dibs.plan.refusal import refuse
 from dibs.plan.selectors import misfit
 from dibs.request.model import ALL, GpuSelector, Request
 
@@ -110,14 +109,14 @@ def _decide_short_form(request: Request, world: World, blocked: Mapping[str, str
         problem = Problem("CLAIM_GAVE_UP", "gpu", request.flags(), str(failure), "ask for less at once")
         return Refusal((problem,), _explain(readings), "InvalidRequest", waitable=False)
     if counted is None:
-        return refuse(request, _explain(readings), world)
+        return _refuse(request, readings, world)
     given = {id(reading): devices for reading, devices in zip(fixed, counted, strict=True)}
     units: set[str] = {unit for devices in counted for device in devices for unit in device.booked_units}
     for reading in readings:
         if reading.wanted is None:
             rest = given[id(reading)] = _take_rest(reading.free, units)
             if not rest:
-                return refuse(request, _explain(readings), world)
+                return _refuse(request, readings, world)
     chosen: set[str] = {device.id for devices in given.values() for device in devices}
     devices = tuple(device for device in world.inventory.devices if device.id in chosen)
     return DevicePlan(devices, _explain(readings, [given[id(reading)] for reading in readings]))
@@ -215,6 +214,12 @@ def _read_state(device: Device, request: Request, judge: Judge, blocked: Mapping
     reading.verdicts.append(verdict)
     if verdict.fate is Fate.FREE:
         reading.free.append(device)
+
+
+def _refuse(request: Request, readings: Sequence[_Reading], world: World) -> Refusal:
+    from dibs.plan.refusal import refuse
+
+    return refuse(request, _explain(readings), world)
 
 
 def _explain(readings: Sequence[_Reading], given: Sequence[Sequence[Device]] = ()) -> tuple[SelectorExplanation, ...]:

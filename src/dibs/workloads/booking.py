@@ -37,7 +37,6 @@ from dibs.request.spec import SandboxSpec
 from dibs.sandbox import Parts, Pending, Sandbox, SandboxId, SandboxState
 from dibs.settings import Quota
 from dibs.workloads.identity import Identity
-from dibs.workloads.images import check_image
 from dibs.workloads.queue import in_front, request_of
 from dibs.workloads.quotas import Holding, held_by, least_gpus, over_quota
 from dibs.workloads.receipt import HIDDEN
@@ -111,7 +110,10 @@ class Booking:
         if isinstance(order.backend, PreparesImages):
             order.backend.inspect_image(order.spec.image)
         check_volumes(order.backend, order.spec, order.who.tenant)
-        check_image(self._ledger, order.backend, order.who, order.spec.image)
+        if order.spec.image:
+            from dibs.workloads.images import check_image
+
+            check_image(self._ledger, order.backend, order.who, order.spec.image)
 
     def book(
         self, orders: Sequence[Order], inventory: Inventory, ticket: str | None, *, waits: bool

@@ -105,13 +105,20 @@ class UserNamespace:
 
 def _loaded_unshare() -> Callable[[], None]:
     """Gives the calling process a user namespace, without an import at that time."""
-    import ctypes
+    import _ctypes  # ctypes itself takes ten times as long to load
 
-    call = ctypes.CDLL(None, use_errno=True).unshare
+    class Integer(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001  # as ctypes makes c_int
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = Integer
+
+    call = Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "unshare"))  # type: ignore[arg-type]
 
     def unshare() -> None:
         if call(NEW_USER) < 0:
-            raise OSError(ctypes.get_errno(), "unshare")
+            raise OSError(_ctypes.get_errno(), "unshare")
 
     return unshare
 

@@ -7,6 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its documented code."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from dibs.descriptors import open_standard
+
+        open_standard()
     if sys.argv[1:] == ["--version"]:
         from dibs._version import __version__
 

@@ -1,4 +1,4 @@
-"""Descriptors that a new process must not inherit.
+"""Descriptors that a new process must not inherit, and those that this one must have.
 
 Python opens everything so that it is closed in a new program (PEP 446). What remains is what this process was started
 with, what a C library has opened, and what the program that uses dibs as a library has made inheritable: a sandbox, its
@@ -9,6 +9,7 @@ actions; `subprocess` has a way of its own (`close_fds`).
 from __future__ import annotations
 
 import os
+import sys
 
 
 def closing(first: int = 3) -> list[tuple[int, int]]:
@@ -25,3 +26,18 @@ def closing(first: int = 3) -> list[tuple[int, int]]:
         if inheritable:
             found.append((os.POSIX_SPAWN_CLOSE, fd))
     return found
+
+
+def open_standard() -> None:
+    """Open what was closed of stdin, stdout and stderr (`dibs run … >&-`), as nothing to read from or write to.
+
+    The next file that is opened would have its number: the ledger, or a socket, and output would be written into it.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))

@@ -42,3 +42,19 @@ def test_every_answer_may_be_cut_short(eight_gpus: Home, dibs: Dibs, words: tupl
         command = [sys.executable, "-m", "dibs", *words]
         done = subprocess.run(command, env=env, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.stderr, done.returncode) == (b"", 141)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_is_closed_is_like_nothing(eight_gpus: Home, dibs: Dibs, closed: str) -> None:
+    """The number of a closed stream must not go to the ledger or a socket, and output into them."""
+    env = {**os.environ, "DIBS_HOME": str(eight_gpus.state)}
+    for words, code in ((("run", "--gpu", "1", "--", "sh", "-c", "cat; echo out; echo err >&2; exit 3"), 3),
+                        (("gpus",), 0), (("--help",), 0), (("logs", "nosuch"), 89)):  # fmt: skip
+        line = f"exec {sys.executable} -m dibs {shlex.join(words)} {closed}"
+        done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == code, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+        if words[0] == "run":
+            assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "out\n")
+            assert done.stderr == ("" if "2>&-" in closed else "err\n")
+    assert len(dibs("gpus", "-o", "json").stdout) > 1000  # the ledger is sound

@@ -12,7 +12,7 @@ import pytest
 from .pages import ROOT
 
 PAGE = ROOT / "docs" / "broken-promises.md"
-FOUND = 109  # promises that were broken so far: no row goes away, a new finding makes it one more
+FOUND = 110  # promises that were broken so far: no row goes away, a new finding makes it one more
 
 
 class Row(NamedTuple):

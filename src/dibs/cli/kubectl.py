@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import sys
 
+from dibs.descriptors import open_standard
+
 _USAGE = """usage: kubectl dibs why POD|pod/NAME|claim/NAME [-n NAMESPACE] [--context NAME] [-o json|yaml]
        kubectl dibs gpus [--context NAME] [-o wide|json|yaml]
        kubectl dibs doctor [--context NAME] [-o json|yaml]
@@ -55,6 +57,7 @@ def _is_subject(words: list[str], index: int) -> bool:
 
 
 def main() -> None:
+    open_standard()
     arguments = arguments_of(sys.argv[1:])
     if arguments is None:
         wanted = sys.argv[1:2] in ([], ["-h"], ["--help"], ["help"])

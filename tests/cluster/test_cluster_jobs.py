@@ -110,6 +110,30 @@ def test_a_template_that_is_missing_is_refused_before_anything_is_created(world:
     assert world.cluster.items(objects.CONFIG_MAPS, dict[str, Any], world.namespace, labels=objects.JOB) == []
 
 
+def test_a_template_that_is_removed_later_is_the_reason_why_its_ranks_wait(world: World, jobs: ClusterJobs) -> None:
+    claimed(world, 2)
+    jobs.submit(job(suspend=True, trainer={"resourceClaimsPerNode": CLAIMS}), plain())
+    world.cluster.delete(kube.TEMPLATES, "one-gpu", world.namespace)
+    jobs.suspend("demo", suspended=False)
+
+    def told() -> bool:
+        return all("TEMPLATE_MISSING" in [one.code for one in rank.reasons] for rank in jobs.show("demo").ranks)
+
+    world.until(told, "each rank says what is missing")
+    shown = jobs.show("demo")
+    assert shown.state == "Pending"
+    assert all("one-gpu" in rank.reasons[0].text and not rank.devices for rank in shown.ranks)
+    # As soon as it is there again, the job goes on.
+    world.template("one-gpu", exactly(device_class=DRIVER))
+    world.until(lambda: all(rank.devices for rank in jobs.show("demo").ranks), "both ranks have a device")
+
+
+def test_a_deadline_ends_a_job_also_without_kubeflow_trainer(world: World, jobs: ClusterJobs) -> None:
+    jobs.submit(job(activeDeadlineSeconds=1), plain())
+    world.until(lambda: jobs.show("demo").state == "Failed", "its deadline ends it")
+    assert "deadline" in jobs.show("demo").message
+
+
 def test_a_name_that_is_taken_is_refused_and_the_other_job_stays(world: World, jobs: ClusterJobs) -> None:
     jobs.submit(job(), plain())
     with pytest.raises(DibsError):

@@ -14,6 +14,8 @@ from tests.train.jobs import exactly, job, replicated, runtime, template
 
 from dibs.cli.schema import schema_of
 from dibs.cli.train import train
+from dibs.cli.train_input import only_job, read_files
+from dibs.cli.train_run import options_of
 from dibs.errors import DibsError
 
 Json = dict[str, Any]
@@ -160,3 +162,40 @@ def test_the_shipped_runtimes_are_usable_as_they_are() -> None:
 def test_the_example_of_the_project_works() -> None:
     example = Path(__file__).parents[2] / "examples" / "trainjob.yaml"
     assert json.loads(run("explain", "-f", str(example), "-o", "json").output)["processes"]["per_node"] == 2
+
+
+def annotated(tmp_path: Path, **annotations: str) -> str:
+    wanted = job(trainer={"numNodes": 1, "command": ["true"]})
+    wanted["metadata"]["annotations"] = {f"train.dibs/{name}": value for name, value in annotations.items()}
+    return write(tmp_path / "job.yaml", wanted, runtime(replicated()))
+
+
+def test_annotations_choose_the_backend_and_the_wait_as_options_do(tmp_path: Path) -> None:
+    found = only_job(read_files([annotated(tmp_path, backend="docker", wait="10m")]), None)
+    nothing: Json = {"backend": None, "wait": None, "network": None}
+    assert (made := options_of(nothing, found)).backend == "docker"
+    assert made.wait_seconds == 600.0
+    same = options_of({**nothing, "backend": "docker", "wait": "600s"}, found)
+    assert (same.backend, same.wait_seconds) == ("docker", 600.0)
+    plain = only_job(read_files([annotated(tmp_path)]), None)
+    assert (options_of(nothing, plain).backend, options_of(nothing, plain).wait_seconds) == ("auto", None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "annotations", "text"),
+    [
+        ("--backend", "podman", {"backend": "docker"}, "the annotation train.dibs/backend says docker"),
+        ("--wait", "5m", {"wait": "10m"}, "the annotation train.dibs/wait says 10m"),
+        ("--backend", "local", {"wait": "soon"}, "metadata.annotations[train.dibs/wait]"),
+    ],
+)
+def test_an_option_and_an_annotation_that_differ_are_refused_with_both(
+    tmp_path: Path, option: str, value: str, annotations: dict[str, str], text: str
+) -> None:
+    words = ("-f", annotated(tmp_path, **annotations), option, value)
+    assert text in str(refusal("run", *words))
+
+
+def test_a_job_that_names_another_backend_is_not_submitted_to_a_cluster(tmp_path: Path) -> None:
+    error = refusal("cluster", "submit", "-f", annotated(tmp_path, backend="docker"))
+    assert error.problems[0].field == "metadata.annotations[train.dibs/backend]"

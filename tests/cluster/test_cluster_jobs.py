@@ -18,13 +18,13 @@ from tests.cluster.world import DRIVER, World
 from tests.train.jobs import exactly, job, replicated, runtime
 
 from dibs.cli.schema import schema_of
-from dibs.errors import DibsError, NotFound
+from dibs.errors import DibsError, NotFound, Unsupported
 from dibs.kube import client as kube
 from dibs.kube.client import Cluster, Resource
 from dibs.kube.config import find_cluster
 from dibs.train import compute_domain
 from dibs.train.facts import COMPUTE_DOMAIN_CRD
-from dibs.train.job_annotations import COMPUTE_DOMAIN
+from dibs.train.job_annotations import COMPUTE_DOMAIN, WAIT
 from dibs.train.objects import read_runtime
 from dibs.train.refusals import TrainRefused
 from dibs.workloads.cluster_jobs import objects
@@ -132,6 +132,15 @@ def test_a_deadline_ends_a_job_also_without_kubeflow_trainer(world: World, jobs:
     jobs.submit(job(activeDeadlineSeconds=1), plain())
     world.until(lambda: jobs.show("demo").state == "Failed", "its deadline ends it")
     assert "deadline" in jobs.show("demo").message
+
+
+def test_how_long_a_job_waits_is_refused_as_the_schedulers_to_say(world: World, jobs: ClusterJobs) -> None:
+    wanted = job()
+    wanted["metadata"]["annotations"] = {WAIT: "10m"}
+    with pytest.raises(Unsupported) as refused:
+        jobs.submit(wanted, plain())
+    assert refused.value.code == "WAIT_UNSUPPORTED"
+    assert world.cluster.items(objects.JOBS, dict[str, Any], world.namespace) == []
 
 
 def test_a_name_that_is_taken_is_refused_and_the_other_job_stays(world: World, jobs: ClusterJobs) -> None:

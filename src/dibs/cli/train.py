@@ -161,6 +161,8 @@ def explain(output: str, **values: Any) -> None:
 
 
 def _verdicts(bundle: Bundle, job: Json, values: Json) -> tuple[Verdict, ...]:
+    import msgspec
+
     from dibs.cli.train_input import read_ssh_key
     from dibs.cli.train_run import options_of, service_here
     from dibs.workloads.jobs.model import Objects
@@ -171,7 +173,8 @@ def _verdicts(bundle: Bundle, job: Json, values: Json) -> tuple[Verdict, ...]:
     assert runtime is not None  # the review has found it
     objects = Objects(job, runtime, bundle.claims, read_ssh_key(values["ssh_key"]))
     with service_here() as service:
-        return Jobs(service).explain(objects, options_of({**values, "wait": None, "network": None}))
+        options = options_of({**values, "wait": None, "network": None}, job)
+        return Jobs(service).explain(objects, msgspec.structs.replace(options, wait_seconds=None))
 
 
 def _shown_verdicts(here: tuple[Verdict, ...]) -> list[str]:

@@ -62,10 +62,19 @@ def submit(files: tuple[str, ...], name: str | None, context: str | None, namesp
     Example:
       dibs train cluster submit -f job.yaml -n team-a
     """
+    from dibs.backends.installed import declared
     from dibs.cli.train_input import only_job, read_files
+    from dibs.errors import InvalidRequest
+    from dibs.train.job_annotations import BACKEND, backend
 
     bundle = read_files(files)
     job = only_job(bundle, name)
+    if (elsewhere := backend(job)) and not declared(elsewhere).scheduled:
+        remedy = "run it with `dibs train -f`, or take the annotation out"
+        raise InvalidRequest(
+            "this submits it to a cluster", field=f"metadata.annotations[{BACKEND}]", value=elsewhere, code="CONFLICT",
+            remedy=remedy,
+        )  # fmt: skip
     reference = job["spec"]["runtimeRef"]
     with _jobs(context, namespace) as jobs:
         done = jobs.submit(job, bundle.runtimes.get((reference["kind"], reference["name"])))

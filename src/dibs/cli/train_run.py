@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dibs.backends.port import Exit, Output
 from dibs.cli.output import say, show_data
 from dibs.cli.terminal import FORWARDED, IMPATIENT, write
-from dibs.errors import Conflict, Problem, Unsupported
+from dibs.errors import Conflict, InvalidRequest, Problem, Unsupported
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -61,7 +61,7 @@ def run_job(bundle: Bundle, job: Json, values: Json) -> int:
     reference = job["spec"]["runtimeRef"]
     runtime = bundle.lookup(reference["kind"], reference["name"])
     assert runtime is not None  # the review has found it
-    options = options_of(values)
+    options = options_of(values, job)
     with service_here() as service:
         jobs = Jobs(service)
         made = jobs.submit(
@@ -82,17 +82,28 @@ def run_job(bundle: Bundle, job: Json, values: Json) -> int:
     return 0
 
 
-def options_of(values: Json) -> Options:
+def options_of(values: Json, job: Json) -> Options:
+    """What the command line says, or the annotations of the job. Both may say the same."""
     from dibs.request.durations import parse_duration
+    from dibs.train import job_annotations
     from dibs.workloads.jobs.model import Options
 
-    wait = values["wait"]
+    wait = None if values["wait"] is None else parse_duration(values["wait"])
+    backend, noted = values["backend"] or "", (job_annotations.backend(job), job_annotations.wait_seconds(job))
+    said = job["metadata"].get("annotations", {})
+    for name, mine, its in (("backend", backend, noted[0]), ("wait", wait, noted[1])):
+        annotation = {"backend": job_annotations.BACKEND, "wait": job_annotations.WAIT}[name]
+        if mine not in ("", None) and its not in ("", None) and mine != its:
+            raise InvalidRequest(
+                f"the annotation {annotation} says {said[annotation]}", field=f"--{name}", value=str(values[name]),
+                code="CONFLICT", remedy="say it in one place",
+            )  # fmt: skip
     return Options(
-        backend=values["backend"] or "auto",
+        backend=backend or noted[0] or "auto",
         network=values["network"] or "",
         workdir=os.getcwd(),
         base_env=dict(os.environ),
-        wait_seconds=None if wait is None else parse_duration(wait),
+        wait_seconds=noted[1] if wait is None else wait,
     )
 
 

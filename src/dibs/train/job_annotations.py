@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from dibs.errors import InvalidRequest, Unsupported
+from dibs.request.durations import parse_duration
 from dibs.train.names import DOUBLE_ALLOCATION
 from dibs.train.refusals import Refusals
 
@@ -38,6 +40,36 @@ def check_for_trainer(job: Json, found: Refusals) -> None:
         if (value := job["metadata"].get("annotations", {}).get(name)) is not None:
             remedy = "submit the job with `dibs train cluster submit` or to a gateway, or leave it out"
             found.invalid(f"metadata.annotations[{name}]", value, "Kubeflow Trainer does not read this", remedy)
+
+
+def backend(job: Json) -> str:
+    """Where it is to run; "" if it does not say."""
+    said: str = job["metadata"].get("annotations", {}).get(BACKEND, "")
+    return said
+
+
+def wait_seconds(job: Json) -> float | None:
+    """How long it may be queued; None if it does not say."""
+    said = job["metadata"].get("annotations", {}).get(WAIT)
+    if said is None:
+        return None
+    try:
+        return parse_duration(said)
+    except ValueError as error:
+        field = f"metadata.annotations[{WAIT}]"
+        raise InvalidRequest(
+            str(error), field=field, value=said, code="DURATION_INVALID", remedy="as in 10m"
+        ) from error  # fmt: skip
+
+
+def check_for_cluster(job: Json) -> None:
+    """Refuse what no cluster does."""
+    said = job["metadata"].get("annotations", {}).get(WAIT)
+    if said is not None:
+        reason = "a cluster's scheduler decides how long a job waits"
+        field = f"metadata.annotations[{WAIT}]"
+        raise Unsupported(reason, field=field, value=str(said), code="WAIT_UNSUPPORTED",
+                          remedy="use spec.activeDeadlineSeconds")  # fmt: skip
 
 
 def claims(job: Json, found: Refusals) -> list[Json]:

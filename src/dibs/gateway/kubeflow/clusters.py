@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dibs.errors import Conflict, Unsupported
+from dibs.errors import Conflict
 from dibs.gateway.kubeflow import cluster_views
 from dibs.gateway.kubeflow.namespaces import tenants_of
 from dibs.settings import Quota
-from dibs.train.job_annotations import BACKEND, WAIT
+from dibs.train.job_annotations import BACKEND
 from dibs.workloads.cluster_jobs import tenants
 from dibs.workloads.cluster_jobs.service import Submitted
 from dibs.workloads.identity import Identity
@@ -102,12 +102,6 @@ def submit(
     workloads: Workloads, backend: str, tenant: str, value: Json, *, trusted: bool, dry_run: bool = False
 ) -> Submitted:
     """A runtime of the cluster goes before one of the gateway, which a job takes along."""
-    annotations = value.get("metadata", {}).get("annotations") or {}
-    if WAIT in annotations:
-        reason = "a cluster's scheduler decides how long a job waits"
-        field = f"metadata.annotations[{WAIT}]"
-        raise Unsupported(reason, field=field, value=str(annotations[WAIT]), code="WAIT_UNSUPPORTED",
-                          remedy="use spec.activeDeadlineSeconds")  # fmt: skip
     quota: Quota | None = workloads.registry.settings.tenants.get(tenant)
     kept = Runtimes(workloads.ledger)
     with tenants.opened(workloads.registry.settings, backend) as cluster:

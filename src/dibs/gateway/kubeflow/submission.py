@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dibs.errors import InvalidRequest
-from dibs.request.durations import parse_duration
+from dibs.train import job_annotations
 from dibs.train.facts import Facts
-from dibs.train.job_annotations import BACKEND, WAIT
 from dibs.train.refusals import Refusals
 from dibs.train.review import Review, review_job
 from dibs.workloads import claims
@@ -59,14 +57,7 @@ def reviewed(
 
 def options_of(job: Json, who: Identity) -> Options:
     """What dibs is told beside the objects."""
-    said: dict[str, str] = job["metadata"].get("annotations", {})
-    wait: float | None = None
-    if WAIT in said:
-        try:
-            wait = parse_duration(said[WAIT])
-        except ValueError as error:
-            field = f"metadata.annotations[{WAIT}]"
-            raise InvalidRequest(
-                str(error), field=field, value=said[WAIT], code="DURATION_INVALID", remedy="as in 10m"
-            ) from error
-    return Options(backend=said.get(BACKEND, "auto"), wait_seconds=wait, gateway=True, remote=who.remote)
+    return Options(
+        backend=job_annotations.backend(job) or "auto", wait_seconds=job_annotations.wait_seconds(job), gateway=True,
+        remote=who.remote,
+    )  # fmt: skip

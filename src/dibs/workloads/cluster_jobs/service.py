@@ -13,6 +13,7 @@ import msgspec
 from dibs.errors import Conflict, NotFound
 from dibs.kube import client as kube
 from dibs.kube.client import Cluster, Resource
+from dibs.train.job_annotations import check_for_cluster
 from dibs.train.names import pod_spec
 from dibs.train.refusals import Refusals
 from dibs.train.rendering import Rendered
@@ -66,6 +67,7 @@ class ClusterJobs:
         """Create it, or raise with every reason and nothing created. `runtime`: of a file; else the cluster's, else
         one of `fallback`. `dry_run`: only say what would be created."""
         rendered, brought = self._rendered(job, runtime, fallback)
+        check_for_cluster(rendered.job)
         crds = {one["metadata"]["name"]: one for one in self._cluster.items(kube.CUSTOM_RESOURCES, dict[str, Any])}
         chosen = strategies.choose(rendered, crds, brought=brought)
         found = Refusals()

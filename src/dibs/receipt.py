@@ -78,3 +78,22 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: dict[str, Any] | None = None
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class SummaryDevice(msgspec.Struct, frozen=True):
+    id: str
+    model: str
+    uuid: str
+
+
+class SummaryLine(msgspec.Struct, frozen=True):
+    field: str
+    observed: str
+
+
+class ReceiptSummary(msgspec.Struct, frozen=True):
+    """What a list shows of a receipt: the rest is not decoded."""
+
+    verdict: str
+    devices: tuple[SummaryDevice, ...]
+    lines: tuple[SummaryLine, ...]

@@ -17,7 +17,7 @@ import msgspec
 
 from dibs.errors import StateError
 from dibs.process import ProcessName, absent
-from dibs.receipt import Receipt
+from dibs.receipt import Receipt, ReceiptSummary
 from dibs.request.sandbox_spec import SandboxSpec
 
 SandboxId = NewType("SandboxId", str)
@@ -147,6 +147,14 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def receipt(self) -> Receipt | None:
         found = self.parts.receipt
         return None if found is None else _read(found, Receipt, f"receipt of {self.id}")
+
+    @cached_property
+    def receipt_summary(self) -> ReceiptSummary | None:
+        """For lists: it decodes no more of a receipt than they show."""
+        found = self.parts.receipt
+        if isinstance(found, Receipt):
+            return msgspec.convert(found, ReceiptSummary, from_attributes=True)
+        return None if found is None else _read(found, ReceiptSummary, f"receipt of {self.id}")
 
     @cached_property
     def exit(self) -> Exit | None:

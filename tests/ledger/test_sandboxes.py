@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from dibs.errors import Conflict, DibsError, NotFound
 from dibs.home import Home
 from dibs.ledger.store import Ledger
 from dibs.process import ProcessName, myself
+from dibs.receipt import Receipt, ReceiptDevice, ReceiptLine, ReceiptSummary, SummaryDevice, SummaryLine
 from dibs.sandbox import Pending, Sandbox, SandboxId, SandboxState
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -316,3 +318,24 @@ def test_others_see_that_something_has_changed(home: Home) -> None:
         with other.writing():
             other.end(row.id, SandboxState.EXITED, exit=None, reason="done")
         assert ledger.changes_by_others() != seen
+
+
+def test_the_summary_of_a_receipt_is_the_same_from_json_and_from_a_value(home: Home) -> None:
+    full = msgspec.structs.replace(
+        RECEIPT,
+        devices=(ReceiptDevice("gpu-0", "H100", "GPU-1", "nvidia.com/gpu=0", ("/dev/nvidia0",)),),
+        lines=(ReceiptLine("cpu", "2", "2", "2", "2 seen", "delivered"),),
+    )
+    with Ledger(home) as ledger:
+        row = book(ledger, device("gpu-0"))
+        with ledger.writing():
+            ledger.attach(row.id, handle=handle(), receipt=full)
+        stored = ledger.sandbox(row.id)
+    value = stored.decoded()
+    assert isinstance(stored.parts.receipt, str)
+    assert isinstance(value.parts.receipt, Receipt)
+    assert stored.receipt_summary == value.receipt_summary
+    assert stored.receipt_summary == ReceiptSummary(
+        "delivered", (SummaryDevice("gpu-0", "H100", "GPU-1"),), (SummaryLine("cpu", "2 seen"),)
+    )
+    assert row.receipt_summary is None

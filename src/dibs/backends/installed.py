@@ -38,9 +38,10 @@ def names() -> tuple[str, ...]:
     return (*_BUILT_IN, *sorted(_registered()))
 
 
+@functools.lru_cache(64)  # each line of a receipt asks
 def find(name: str) -> Declaration | None:
     """The declaration of a backend; None where there is no such backend."""
-    kind = name if name in _BUILT_IN else family(name)
+    kind = family(name)
     if kind in _BUILT_IN:
         return _built_in(kind)
     return _load(kind) if kind in _registered() else None

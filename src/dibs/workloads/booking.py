@@ -61,10 +61,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     group_env: Mapping[str, str] = {}  # what a member is told of its group
     peers: Peers | None = None  # whom it meets in its network
-    scheduler: Scheduler | None = None  # of the backend, which then decides on devices; filled in here
+    # What the backend offers, filled in here: a scheduler, which then decides on devices; verbs for images.
+    scheduler: Scheduler | None = None
+    images: PreparesImages | None = None
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "scheduler", scheduler_of(self.backend))
+        backend = self.backend
+        msgspec.structs.force_setattr(self, "scheduler", scheduler_of(backend))
+        msgspec.structs.force_setattr(self, "images", backend if isinstance(backend, PreparesImages) else None)
 
 
 class Entered(msgspec.Struct, frozen=True):
@@ -107,8 +111,8 @@ class Booking:
     def check(self, order: Order) -> None:
         """What has to be found out of the image, and whether it may be used; whether the volumes are there. Asks the
         engine: not in a transaction."""
-        if isinstance(order.backend, PreparesImages):
-            order.backend.inspect_image(order.spec.image)
+        if order.images is not None:
+            order.images.inspect_image(order.spec.image)
         check_volumes(order.backend, order.spec, order.who.tenant)
         if order.spec.image:
             from dibs.workloads.images import check_image

@@ -35,7 +35,6 @@ from dibs.backends.port import (
     Phase,
     PlacedDevice,
     Placement,
-    PreparesImages,
     Scheduler,
     Session,
     scheduler_of,
@@ -230,13 +229,13 @@ class Delivery:
     # -- the steps --------------------------------------------------------------------------------------------------
 
     def _make(self, run: Run) -> None:
-        backend, workload = run.backend, run.prepared.workload
+        workload, images = run.prepared.workload, run.order.images
         # One form: it is sent, recorded, and compared with what is seen.
         final = run.prepared.realisation
-        if isinstance(backend, PreparesImages):
-            final = backend.finalise(workload, final)
-        run.prepared = msgspec.structs.replace(run.prepared, realisation=final)
-        run.handle = backend.create(workload, final, run.prepared.folder)
+        if images is not None:
+            final = images.finalise(workload, final)
+            run.prepared = msgspec.structs.replace(run.prepared, realisation=final)
+        run.handle = run.backend.create(workload, final, run.prepared.folder)
 
     def _create(self, run: Run) -> None:
         order = run.order
@@ -374,7 +373,8 @@ class Delivery:
     def _again(self, run: Run) -> bool:
         """The host may have changed under it, say by a mount: then it is made anew, while it is held back."""
         run.tries -= 1
-        changes = isinstance(run.backend, PreparesImages) and run.backend.outdated(run.prepared.realisation)
+        images = run.order.images
+        changes = images is not None and images.outdated(run.prepared.realisation)
         if not (run.tries and run.backend.holds and changes):
             return False
         if run.handle is not None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from dibs.backends.port import Exit, ExitReason, Handle, Phase, PreparesImages, Status
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, Status
 from dibs.devices.model import Inventory
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, Timeout, Unsupported
 from dibs.ledger.rows import Ticket
@@ -295,8 +295,8 @@ class Dispatcher:
                 continue
             order = _order(workloads, row)
             try:
-                if isinstance(order.backend, PreparesImages):
-                    order.backend.inspect_image(order.spec.image)
+                if order.images is not None:
+                    order.images.inspect_image(order.spec.image)
                 check_volumes(order.backend, order.spec, order.who.tenant)
                 work, late = self._serve(workloads, booking, order, inventory, ticket)
             except BackendUnavailable as error:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from dibs.gateway.opensandbox import states, types
 from dibs.ledger.rows import LeasedDevice
-from dibs.receipt import ReceiptDevice
+from dibs.receipt import SummaryDevice
 from dibs.sandbox import Sandbox
 
 DELETED = "opensandbox.deleted"  # the annotation of a sandbox that was deleted: gone for these clients
@@ -55,9 +55,9 @@ def status(row: Sandbox, message: str = "") -> types.Status:
 def _running(row: Sandbox) -> str:
     if row.state == "creating":
         return "is being created"
-    if row.receipt is None:
+    receipt = row.receipt_summary
+    if receipt is None:
         return ""
-    receipt = row.receipt
     given = ", ".join(f"{device.id} {device.model}".strip() for device in receipt.devices) or "no devices"
     return f"{receipt.verdict} on {row.backend}: {given}"
 
@@ -71,14 +71,14 @@ def extensions(row: Sandbox, booked: Iterable[LeasedDevice] = ()) -> dict[str, s
         "dibs.name": row.name,
         "dibs.simulated": "true" if row.simulated else "false",
     }
-    if row.receipt is not None:
-        receipt = row.receipt
+    receipt = row.receipt_summary
+    if receipt is not None:
         limits = {line.field: line.observed for line in receipt.lines if line.field in _LIMITS}
         return found | _short(receipt.verdict, receipt.devices) | _limits(limits)
     return found | _short("pending" if row.live else "none", booked)
 
 
-def _short(verdict: str, devices: Iterable[ReceiptDevice | LeasedDevice]) -> dict[str, str]:
+def _short(verdict: str, devices: Iterable[SummaryDevice | LeasedDevice]) -> dict[str, str]:
     devices = list(devices)
     return {
         "dibs.receipt": verdict,

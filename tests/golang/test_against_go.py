@@ -216,6 +216,11 @@ EXPRESSIONS += [
     *LOOSE,
     *(f"true ? true : dyn([true])[{index}]" for index in INDEXES),
     "url('*') == url('*:')",
+    "url('/xañb|c d')",
+    "url('/é') == url('/%C3%A9')",
+    "url('http://a!b@h') == url('http://a%21b@h')",
+    "url('http://h?') == url('http://h')",
+    "url('http://h/#a|b') == url('http://h/#a%7Cb')",
     "format.qualifiedName().validate('a/b/c').value() == ['']",
 ]
 

@@ -173,9 +173,13 @@ def exit_of(pod: SandboxPod) -> Exit | None:
     done = pod.terminated
     deleted = pod.metadata.deletion_timestamp is not None
     if done is None:
-        if pod.status.phase in ("Failed", "Succeeded"):  # evicted, or refused by its node, before it ran
+        if pod.status.phase in ("Failed", "Succeeded"):
+            if pod.runs:  # its node is gone: how it ended is not known
+                return Exit(137, ExitReason.LOST, 9, detail=_said(pod) or _disrupted(pod), at=_deleted_at(pod))
+            # Evicted, or refused by its node, before it ran.
             reason = ExitReason.EXPIRED if pod.status.reason == "DeadlineExceeded" else ExitReason.NOT_STARTED
-            return Exit(137 if reason == ExitReason.EXPIRED else 1, reason, detail=_said(pod), at=_deleted_at(pod))
+            said = _said(pod) or _disrupted(pod)
+            return Exit(137 if reason == ExitReason.EXPIRED else 1, reason, detail=said, at=_deleted_at(pod))
         if deleted and (pod.gated or not pod.spec.node_name):
             return Exit(137, ExitReason.NOT_STARTED, 9, at=_deleted_at(pod))
         return None
@@ -190,9 +194,9 @@ def exit_of(pod: SandboxPod) -> Exit | None:
     by = pod.metadata.annotations.get(ENDED_BY, "")
     if by:
         return Exit(done.exit_code, ExitReason(by), number, at=at)
-    disruption = _condition(pod, "DisruptionTarget")
-    if deleted or pod.status.reason or (disruption is not None and disruption.status == "True"):
-        words = _said(pod) or (disruption.message if disruption is not None else "")
+    disrupted = _disrupted(pod)
+    if deleted or pod.status.reason or disrupted:
+        words = _said(pod) or disrupted
         return Exit(done.exit_code, ExitReason.LOST, number, words or "the pod was deleted, and not by dibs", at)
     return Exit(done.exit_code, ExitReason.SIGNALLED if number else ExitReason.EXITED, number, at=at)
 
@@ -237,6 +241,12 @@ def start_failure(pod: SandboxPod) -> tuple[str, bool] | None:
 
 def _said(pod: SandboxPod) -> str:
     return ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
+
+
+def _disrupted(pod: SandboxPod) -> str:
+    """By what the cluster had it end: an eviction, a taint, a node that is gone."""
+    found = _condition(pod, "DisruptionTarget")
+    return (found.message or found.reason or "") if found is not None and found.status == "True" else ""
 
 
 def _condition(pod: SandboxPod, kind: str) -> Condition | None:

@@ -15,8 +15,10 @@ _ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 _USER: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*\Z")
 # What Go leaves as it is in a path, and in a host.
 _IN_PATH: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~$&+,/:;=@")
-_KEPT_IN_PATH: Final = _IN_PATH | frozenset("!'()*[]")
+_KEPT: Final = frozenset("!$&'()*+,;=:@[]%")
 _IN_HOST: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~!$&'()*+,;=:[]<>\"")
+_IN_USER: Final = _IN_PATH - frozenset("/:@")
+_IN_FRAGMENT: Final = _IN_PATH | frozenset("!()*?")
 
 
 def _refuse(text: str, why: str) -> CelRuntimeError:
@@ -36,7 +38,7 @@ def _unescaped(text: str, piece: str) -> str:
 class Url:
     """A parsed URL."""
 
-    __slots__ = ("escaped_path", "fragment", "host", "opaque", "query", "scheme", "text", "user")
+    __slots__ = ("escaped_path", "host", "query", "scheme", "text", "written")
     __cel_type__ = "kubernetes.URL"
     __cel_class__ = "cel.URL"
     __cel_strict__ = True
@@ -44,20 +46,25 @@ class Url:
     def __init__(self, text: str) -> None:
         check_request_uri(text)
         self.text = text
-        body, _, self.fragment = text.partition("#")
-        _unescaped(text, self.fragment)
+        body, _, fragment = text.partition("#")
         self.scheme, rest = _scheme(text, body)
-        self.text = self.scheme + text[len(self.scheme) :]
+        forced = rest.endswith("?") and rest.count("?") == 1
         rest, _, self.query = rest.partition("?")
-        self.host = self.user = self.opaque = ""
+        self.host = begin = ""
         if text != "*" and not rest.startswith("/"):
-            self.opaque = rest
+            begin = rest
             rest = ""
         elif rest.startswith("//") and (self.scheme or not rest.startswith("///")):
             authority, slash, path = rest[2:].partition("/")
-            self.user, self.host = _authority(text, self.scheme, authority)
+            user, self.host = _authority(text, self.scheme, authority)
             rest = slash + path
+            begin = f"//{user}{_percented(self.host, _IN_HOST)}" if self.host or user or rest else ""
         self.escaped_path = _escaped(_unescaped(text, rest), rest)
+        # As Go writes it; two that are written alike are equal.
+        scheme = f"{self.scheme}:" if self.scheme else ""
+        query = f"?{self.query}" if self.query or forced else ""
+        end = _escaped(_unescaped(text, fragment), fragment, _IN_FRAGMENT)
+        self.written = f"{scheme}{begin}{self.escaped_path}{query}{'#' if end else ''}{end}"
 
     def hostname(self) -> str:
         """The host without its port and brackets."""
@@ -85,17 +92,14 @@ class Url:
             found.setdefault(name, []).append(_unescaped(self.text, value.replace("+", " ")))
         return found
 
-    def _parts(self) -> tuple[str, ...]:
-        return (self.scheme, self.user, self.host, self.opaque, self.escaped_path, self.query, self.fragment)
-
     def __eq__(self, other: object) -> bool:
-        return self._parts() == other._parts() if isinstance(other, Url) else NotImplemented
+        return self.written == other.written if isinstance(other, Url) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._parts())
+        return hash(self.written)
 
     def __str__(self) -> str:
-        return self.text
+        return self.written
 
 
 def _scheme(text: str, body: str) -> tuple[str, str]:
@@ -130,13 +134,13 @@ def check_request_uri(text: str) -> None:
 
 
 def _authority(text: str, scheme: str, authority: str) -> tuple[str, str]:
+    """The user as Go writes it, with the @, and the host."""
     user, at, host = authority.rpartition("@")
     host = _host(text, scheme, host)
     if at and not _USER.match(user):
         raise _refuse(text, "net/url: invalid userinfo")
-    if at:
-        _unescaped(text, user)
-    return user, host
+    name, colon, password = (_percented(_unescaped(text, part), _IN_USER) for part in user.partition(":"))
+    return f"{name}{':' if colon else ''}{password}{at}", host
 
 
 def _host(text: str, scheme: str, host: str) -> str:
@@ -196,14 +200,18 @@ def _may_be_escaped(escape: str, *, zone: bool) -> bool:
     return code >= 0x80 or escape == "%25"
 
 
-def _escaped(path: str, raw: str) -> str:
-    """The path as it was written where that is a way of writing it, else as Go writes it."""
-    made = "".join(char if char in _IN_PATH else _percent(char) for char in path)
+def _escaped(path: str, raw: str, safe: frozenset[str] = _IN_PATH) -> str:
+    """A path or fragment as it was written where that is a way of writing it, else as Go writes it."""
+    made = _percented(path, safe)
     if raw == made:
         return made
-    if all(char in _KEPT_IN_PATH or char == "%" for char in raw):
+    if all(char in safe or char in _KEPT for char in raw):
         return raw
     return "*" if path == "*" else made
+
+
+def _percented(text: str, safe: frozenset[str]) -> str:
+    return "".join(char if char in safe else _percent(char) for char in text)
 
 
 def _percent(char: str) -> str:

@@ -35,6 +35,7 @@ from dibs.backends.local import (
     observe,
     rendering,
     roots,
+    setup_steps,
     uplinks,
 )
 from dibs.backends.local.handles import (
@@ -72,9 +73,7 @@ from dibs.backends.port import (
 from dibs.cdi.spec import Hook
 from dibs.errors import (
     BackendUnavailable,
-    CommandFailed,
     Conflict,
-    DeliveryMismatch,
     DibsError,
     InvalidRequest,
     NotFound,
@@ -82,14 +81,13 @@ from dibs.errors import (
     StateError,
 )
 from dibs.home import Home
-from dibs.process import ProcessName, absent, is_here, name_of
+from dibs.process import ProcessName, absent, is_here
 
 if TYPE_CHECKING:
     import socket
 
 LOG_LIMIT = 16 << 20  # per file, of which there are two; arbitrary
 _PULSE = 1.0  # seconds of silence after which a follower of the log gets an empty record
-SECCOMP_FILTER = "2"  # in /proc/PID/status: system calls are filtered
 DEFAULT_PATH = "/bin:/usr/bin"  # what execvp takes when there is no PATH
 
 
@@ -181,7 +179,7 @@ class LocalBackend:
     def create(self, workload: Workload, realisation: Realisation, folder: Path) -> Handle:
         native = realisation.native
         for fact in realisation.expectation.nodes:
-            _check_still_there(fact, native["args"])
+            setup_steps.check_still_there(fact, native["args"])
         if workload.root != "host" and os.path.isfile(workload.root):
             unpacked = roots.unpacked(Path(os.path.realpath(workload.root)), self._home.state / "roots")
             if str(unpacked) != native["root"]:
@@ -197,19 +195,19 @@ class LocalBackend:
             spec += [("join", path)] if (path := _network_to_join(workload)) else []
             answer = shim.connection.ask(b"H", spec)
             if answer is None or "error" in answer:
-                raise _setup_failed((answer or {}).get("error") or _complaint(folder))
-            handle = _handle(workload, folder, answer, group, powers=native["powers"])
+                raise setup_steps.setup_failed((answer or {}).get("error") or setup_steps.complaint(folder))
+            handle = setup_steps.make_handle(workload, folder, answer, group, powers=native["powers"])
             for field, amount in plain_fields.asked(FIELDS, workload):
                 if field.apply is not None:
-                    _apply(field, int(answer["init"]), amount)
+                    setup_steps.apply(field, int(answer["init"]), amount)
             self._run_hooks_before(workload, native, handle)
         except (DibsError, OSError) as error:
             if shim is not None:
                 shim.connection.close()
-                _wait_for_end(folder)
+                setup_steps.wait_for_end(folder)
                 shim.reap()
                 kill_strays(workload.id)
-            _forget(folder, made, group)
+            setup_steps.forget(folder, made, group)
             if isinstance(error, OSError):
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise StateError(
@@ -257,7 +255,7 @@ class LocalBackend:
             # Only a process that was in the sandbox before the command can be mistaken for it.
             entered = any(hook.hook_name in ("createContainer", "startContainer") for hook in held.hooks)
             answer = held.shim.connection.ask(b"G", [("hooks", "1")] if entered else [], START_TIMEOUT)
-            _check_started(answer, held.workload.command[0])
+            setup_steps.check_started(answer, held.workload.command[0])
         except DibsError:
             held.let_go()
             self.wait(handle, 30.0)
@@ -525,7 +523,7 @@ class LocalBackend:
         if (held := _held.pop(handle.folder, None)) is not None:
             held.let_go()
         if folder.exists():
-            _remove(folder)
+            setup_steps.remove(folder)
 
     def discard(self, handle: Handle) -> None:
         from dibs.backends.local import leftovers
@@ -543,7 +541,7 @@ class LocalBackend:
             uplinks.end(folder)
             leftovers.remove_groups(handle.sandbox_id)
             if folder.exists():
-                _remove(folder)
+                setup_steps.remove(folder)
         finally:
             if lock >= 0:
                 os.close(lock)
@@ -570,121 +568,3 @@ def _network_to_join(workload: Workload) -> str:
             code="NETWORK_UNAVAILABLE",
         )  # fmt: skip
     return f"/proc/{init.pid}/ns/net"
-
-
-def _apply(field: plain_fields.PlainField, pid: int, amount: int) -> None:
-    assert field.apply is not None
-    try:
-        field.apply(pid, amount)
-    except OSError as error:
-        raise BackendUnavailable(
-            f"it could not be set: {error.strerror}", field=field.name, value=str(amount), code="LIMIT_NOT_ENFORCEABLE"
-        ) from error
-
-
-def _handle(workload: Workload, folder: Path, answer: dict[str, str], group: cgroups.Group, *, powers: bool) -> Handle:
-    keeper, init = name_of(int(answer["keeper"])), name_of(int(answer["init"]))
-    if keeper is None or init is None:
-        raise _setup_failed("it ended at once")
-    data = {"groups": "\n".join(group.folders), "freezer": group.freezer.partition(":")[2]}
-    if group.scope:
-        data["scope"] = group.scope
-    data |= plain_fields.marks(FIELDS, workload)
-    if powers:
-        data["powers"] = "1"  # root inside has power over files: see `userns`
-    if "uplink" in answer:
-        uplink = name_of(int(answer["uplink"]))
-        if uplink is None:
-            raise _setup_failed("its network was lost at once")
-        data["uplink"] = msgspec.json.encode(uplink).decode()
-        data["publish"] = msgspec.json.encode(workload.publish).decode()
-    return Handle("local", workload.id, str(folder), keeper, init, data)
-
-
-def _check_still_there(fact: Any, args: list[str]) -> None:
-    """A node may have vanished since the plan was made."""
-    source = args[args.index(fact.path) - 1]
-    try:
-        info = os.stat(source)
-    except OSError:
-        info = None
-    if info is None or (os.major(info.st_rdev), os.minor(info.st_rdev)) != (fact.major, fact.minor):
-        raise NotFound(
-            "the device node was there when the plan was made, and is gone"
-            if info is None
-            else "the device node is another one than when the plan was made",
-            field="devices",
-            value=source,
-            code="DEVICE_GONE",
-            remedy="look at the devices again: dibs gpus",
-        )
-
-
-def _setup_failed(reason: str) -> BackendUnavailable:
-    return BackendUnavailable(
-        f"the sandbox could not be set up: {reason}", field="sandbox", code="SANDBOX_SETUP_FAILED"
-    )
-
-
-def _check_started(answer: dict[str, str] | None, command: str) -> None:
-    """Raise unless the command was executed, under what was promised as far as it was still there to be looked at."""
-    if answer is None:
-        raise BackendUnavailable("the sandbox's shim ended before the start", code="SHIM_LOST")
-    reason = answer.get("error", "")
-    if reason.startswith("bwrap: execvp "):
-        trouble = reason.rpartition(": ")[2].lower()
-        raise CommandFailed(f"it cannot be executed: {trouble}", missing="no such file" in trouble, value=command)
-    if reason:
-        raise _setup_failed(reason)
-    wanted = {"seccomp": SECCOMP_FILTER, "no_new_privs": "1"}
-    problems = [
-        Problem("DELIVERY_MISMATCH", name, answer[name], f"the command should have {value}")
-        for name, value in wanted.items()
-        if answer.get(name, value) != value
-    ]
-    if problems:
-        raise DeliveryMismatch(problems)
-
-
-def _complaint(folder: Path) -> str:
-    try:
-        lines = (folder / "shim.err").read_text(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1] if lines else "its shim ended without a word"
-
-
-def _forget(folder: Path, made: bool, group: cgroups.Group) -> None:
-    """Leave nothing of a sandbox that could not be made."""
-    for _ in range(200):
-        if not cgroups.remove(list(group.folders)):
-            break
-        select.select([], [], [], 0.005)
-    if made:
-        _remove(folder)
-        return
-    for name in ("shim.sock", "exit.json", "exit.json.new", "shim.err", "log", "log.1", "phase", *uplinks.FILES):
-        (folder / name).unlink(missing_ok=True)
-    _remove(folder / "bundle")
-
-
-def _wait_for_end(folder: Path) -> None:
-    """After the hold was let go: until the shim has tidied up."""
-    connection = Connection.to(folder)
-    if connection is not None:
-        try:
-            connection.send(b"H", [("mode", "wait")])
-            while connection.next(30.0) is not None:
-                pass
-        except OSError:
-            pass
-        finally:
-            connection.close()
-
-
-def _remove(folder: Path) -> None:
-    import shutil  # it brings every compressor along, and most commands remove nothing
-
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        shutil.rmtree(folder)  # something was in the way: now say what

@@ -128,3 +128,28 @@ def test_the_time_to_live_is_shown(eight_gpus: Home, dibs: Dibs) -> None:
     assert until["brief"].startswith("59m") or until["brief"] == "1h00m"
     shown = json.loads(dibs("sandbox", "show", "brief", "-o", "json").stdout)
     assert shown["expires_at"] > shown["created_at"]
+
+
+def test_stop_and_rm_take_several_and_go_on_after_one_that_fails(eight_gpus: Home, dibs: Dibs) -> None:
+    for name in ("a", "b"):
+        dibs("sandbox", "create", "--name", name, "--gpu", "1")
+    stopped = dibs("stop", "absent", "a", "lost", "b", "--grace", "0s")
+    assert stopped.returncode == 89
+    assert '"absent"' in stopped.stderr
+    assert '"lost"' in stopped.stderr
+    assert dibs("leases").stdout == "nothing is held\n"
+    removed = dibs("rm", "absent", "a", "b")
+    assert (removed.returncode, removed.stdout) == (89, "a\nb\n")
+
+
+def test_a_path_in_a_sandbox_is_absolute(eight_gpus: Home, dibs: Dibs) -> None:
+    result = dibs("cp", "data", "lab:tmp/data")
+    assert result.returncode == 80
+    assert "write it as lab:/tmp/data" in result.stderr
+
+
+def test_what_is_shown_is_in_plain_words(eight_gpus: Home, dibs: Dibs) -> None:
+    dibs("sandbox", "create", "--name", "lab", "--gpu", "1")
+    assert "simulated   yes" in dibs("sandbox", "show", "lab").stdout
+    dibs("sandbox", "pause", "lab")
+    assert "running: dibs sandbox resume lab" in dibs("exec", "lab", "true").stderr

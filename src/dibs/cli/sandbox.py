@@ -13,9 +13,12 @@ from dibs.cli.names import sandbox_names, sides_of_a_copy
 from dibs.cli.options import REQUEST, read_spec, two_values
 from dibs.cli.output import Cell, in_short, moment, output_option, say, show, show_data, table, terminal_width
 from dibs.cli.until import until
-from dibs.errors import InvalidRequest, Problem
+from dibs.errors import DibsError, InvalidRequest, Problem
+from dibs.patterns import lazy_pattern
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from dibs.ledger.rows import Lease
     from dibs.sandbox import Sandbox
     from dibs.workloads.service import Workloads
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 _MOST_LISTED = 100  # of those that have ended; there may be very many
 _ROOM_FOR_GROUPS = 110  # columns
 _MOST_TOLD = 10  # links, before they are only counted
+_RELATIVE = lazy_pattern(r"[a-z0-9-]+:[^/].*")  # lab:data
 _COLOURS = {"running": "green", "paused": "yellow", "creating": "yellow", "stopping": "yellow", "failed": "red"}
 
 
@@ -153,6 +157,8 @@ def show_one(sandbox: str, output: str) -> None:
 
 
 def _flat(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_flat(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -346,6 +352,10 @@ def cp(source: str, target: str) -> None:
                 say(f"dibs: so are {len(leading_out) - _MOST_TOLD} more")
         else:
             reason, remedy = "exactly one side must be in a sandbox", "write it as lab:/tmp/data"
+            relative = next((side for side in (source, target) if _RELATIVE.fullmatch(side)), "")
+            if relative and not (inside_source or inside_target):
+                name, _, path = relative.partition(":")
+                reason, remedy = "a path in a sandbox is absolute", f"write it as {name}:/{path}"
             raise InvalidRequest(Problem("COPY_INVALID", "cp", f"{source} {target}", reason, remedy))
 
 
@@ -386,10 +396,10 @@ def resume(sandbox: str) -> None:
 
 
 @sandbox.command()
-@click.argument("sandbox", shell_complete=sandbox_names)
+@click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...", shell_complete=sandbox_names)
 @click.option("--grace", metavar="TIME", help="Between asking and killing. Default: what it was made with, 10s.")
-def stop(sandbox: str, grace: str | None) -> None:
-    """Stop a sandbox: ask, then force. Its GPUs are free when this returns; its log and receipt stay.
+def stop(sandboxes: tuple[str, ...], grace: str | None) -> None:
+    """Stop sandboxes: ask, then force. Their GPUs are free when this returns; logs and receipts stay.
 
     \b
     Example:
@@ -397,8 +407,23 @@ def stop(sandbox: str, grace: str | None) -> None:
     """
     from dibs.remote.choose import open_service
 
+    seconds = _duration(grace, "grace")
     with open_service() as service:
-        service.stop(sandbox, _duration(grace, "grace"))
+        _each(sandboxes, lambda name: service.stop(name, seconds))
+
+
+def _each(names: Sequence[str], act: Callable[[str], object]) -> None:
+    """One that fails keeps none of the others from it; what went wrong is told at the end."""
+    failures: list[DibsError] = []
+    for name in names:
+        try:
+            act(name)
+        except DibsError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise type(failures[0])([problem for error in failures for problem in error.problems])
 
 
 @sandbox.command()
@@ -415,9 +440,12 @@ def rm(sandboxes: tuple[str, ...], grace: str | None) -> None:
 
     seconds = _duration(grace, "grace")
     with open_service() as service:
-        for name in sandboxes:
+
+        def remove(name: str) -> None:
             service.remove(name, seconds)
             click.echo(name)
+
+        _each(sandboxes, remove)
 
 
 def _duration(text: str | None, field: str) -> float | None:

@@ -20,7 +20,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("dibs.cli.sandbox:logs", "Show the output of a sandbox."),
         "cp": ("dibs.cli.sandbox:cp", "Copy files into a sandbox or out of it."),
         "wait": ("dibs.cli.sandbox:wait", "Wait for sandboxes to end."),
-        "stop": ("dibs.cli.sandbox:stop", "Stop a sandbox; keep its log and receipt."),
+        "stop": ("dibs.cli.sandbox:stop", "Stop sandboxes; keep their logs and receipts."),
         "rm": ("dibs.cli.sandbox:rm", "Stop sandboxes and remove their files."),
     },
     "See": {

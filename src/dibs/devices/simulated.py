@@ -384,7 +384,7 @@ def _problems(world: World, *, counts_known: bool = True) -> list[Problem]:
             remedy = f"did you mean {', '.join(close)}?" if close else f"the models are {_all_models()}"
             problems.append(Problem("UNKNOWN_MODEL", "model", group.model, "there is no such model", remedy))
         if group.count < 1:
-            remedy = "to have no simulated devices, switch the simulation off"
+            remedy = "to have no simulated devices: dibs gpus simulate off"
             problems.append(Problem("INVALID_REQUEST", "count", str(group.count), "must be at least 1", remedy))
         if group.partitions != 0 and not 2 <= group.partitions <= MAX_PARTS:
             reason = f"a card can be cut in 2 to {MAX_PARTS} parts"

@@ -376,9 +376,11 @@ class Workloads:
             self._mine(row)
         if states and row.state not in states:
             ended = f" ({row.reason})" if row.reason else ""
+            paused = row.state is SandboxState.PAUSED and SandboxState.RUNNING in states
+            resume = f": dibs sandbox resume {row.name}" if paused else ""
             raise Conflict(
                 f"the sandbox is {row.state}{ended}", field="sandbox", value=row.name, code="WRONG_STATE",
-                remedy=f"this needs one that is {' or '.join(states)}",
+                remedy=f"this needs one that is {' or '.join(states)}{resume}",
             )  # fmt: skip
         return row, self.backend_of(row), handle_of(row)
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
+import grpc
 import pytest
 from openshell._proto import datamodel_pb2, openshell_pb2
 
+import dibs
 from dibs import errors
 from dibs.errors import Busy, DibsError, InvalidRequest, Problem
 from dibs.gateway.openshell import schema
 from dibs.gateway.openshell.errors import answer_of
 from dibs.gateway.openshell.refusals import not_offered
 from dibs.gateway.openshell.server import METHODS
-from dibs.gateway.problems import GRPC, STATUS, Refused
+from dibs.gateway.problems import GRPC, GRPC_OF_CODE, GRPC_OF_STATUS, STATUS
 
 # Ours under another name, because several of theirs are alike.
 ALIASES = {"WorkspaceResponse": "CreateWorkspaceResponse", "DeleteResponse": "DeleteSandboxTemplateResponse"}
 NOT_THEIRS = {"SandboxPolicy"}  # never read; in another file of theirs
+# Statuses of what is wrong as HTTP before any handler has seen it; 500 is INTERNAL, as everything that is not listed.
+ONLY_HTTP = {405, 431, 500}
+OF_OTHER_APIS = {"Refused", "RuntimeProblem", "ScriptFailed"}  # an HTTP status; what OpenSandbox's execd answers
 SERVICE = openshell_pb2.DESCRIPTOR.services_by_name["OpenShell"]
 
 
@@ -68,9 +76,27 @@ def tree(kind: type[DibsError]) -> list[type[DibsError]]:
 
 def test_every_error_has_a_code_next_to_its_http_status() -> None:
     assert set(GRPC) == set(STATUS)
-    for kind in tree(DibsError):
-        if kind is not DibsError and not issubclass(kind, Refused) and kind.__module__ == errors.__name__:
-            assert any(parent in GRPC for parent in kind.__mro__), kind
+    for name in (*GRPC.values(), *GRPC_OF_CODE.values(), *GRPC_OF_STATUS.values()):
+        assert grpc.StatusCode[name]
+    known = {kind.__name__ for kind in tree(DibsError) if kind.__module__ == errors.__name__}
+    for kind in (kind for kind in tree(DibsError) if kind is not DibsError and kind.__module__ == errors.__name__):
+        assert any(parent in GRPC for parent in kind.__mro__), kind
+    for path in Path(*dibs.__path__).rglob("*.py"):  # errors of other modules are of these kinds
+        for one in ast.walk(ast.parse(path.read_text())):
+            if isinstance(one, ast.ClassDef) and "DibsError" in [getattr(base, "id", "") for base in one.bases]:
+                assert one.name in known | OF_OTHER_APIS, f"{path}: {one.name}"
+
+
+def test_every_status_that_a_gateway_refuses_with_is_a_code_too() -> None:
+    statuses = {
+        int(call.args[0].value)
+        for path in Path(*dibs.__path__, "gateway").rglob("*.py")
+        if "kubeflow" not in path.parts
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Refused" and call.args
+        and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, int)
+    }  # fmt: skip
+    assert statuses - set(GRPC_OF_STATUS) == ONLY_HTTP
 
 
 def test_an_error_says_what_was_asked_for_and_who_has_it() -> None:

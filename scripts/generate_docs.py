@@ -302,7 +302,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "VOLUME_NOT_OFFERED": ("80", "something of a volume of an OpenSandbox request that dibs does not do"),
     "VOLUME_UNSUPPORTED": ("80", "a named volume of a kind, or with a property, that this backend cannot prove"),
     "WAIT_TIMEOUT": ("90", "not served while waiting; the place in the queue is told"),
-    "WISH_FOR_ANOTHER_BACKEND": ("81", "an option that only another backend understands"),
+    "OPTION_FOR_ANOTHER_BACKEND": ("81", "an option that only another backend understands"),
     "WORKDIR_INVALID": ("80", "the working directory is not an absolute path of a folder"),
     "WORLD_IN_USE": ("88", "sandboxes hold simulated GPUs, so the simulated world cannot be changed now"),
     "WRONG_STATE": ("88", "the sandbox is not in a state that allows this"),
@@ -336,7 +336,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "REGISTRY_UNREACHABLE": ("86", "the image is not here, and its registry cannot be reached"),
     "ROOTLESS_LIMITED": ("81", "a rootless engine has too few user ids, or no control groups"),
     "USER_UNKNOWN": ("80", "the image has no such user"),
-    "WISH_INVALID": ("80", "an option for one backend does not agree with the request; the reason says how"),
+    "BACKEND_OPTION_INVALID": ("80", "an option for one backend does not agree with the request; the reason says how"),
     "ADDRESS_IN_USE": ("88", "`dibs serve` cannot listen there; another process does, or it may not"),
     "ADMINISTRATOR_NEEDED": ("80", "only root may do this on a host with a service"),
     "BROWSER_REFUSED": ("80", "a web page called a gateway on loopback that needs no token (403)"),
@@ -422,6 +422,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "REQUEST_ID_INVALID": ("80", "OpenShell's `request_id` is too long or not printable"),
     "REQUEST_ID_USED": ("88", "a command with this `request_id` was started already; it is not started again"),
     "OUTCOME_UNKNOWN": ("88", "a call with this `request_id` was begun, and how it ended is not known; look first"),
+    "DRIVER_CONFIG_INVALID": ("80", "a block of OpenShell's `driver_config` has a value that its driver does not take"),
+    "MOUNTS_NOT_OFFERED": ("80", "OpenShell's `driver_config` asks for a mount; its clients get no folder of the host"),
+    "UNKNOWN_DRIVER": (
+        "80",
+        "OpenShell's `driver_config` has a block for a driver that there is not; the known ones are named",
+    ),
+    "VM_NOT_OFFERED": ("80", "OpenShell's `driver_config` has keys for a VM, and there is no VM backend"),
+    "VOLUMES_NOT_OFFERED": ("80", "OpenShell's `driver_config` asks for a volume of a cluster"),
     "LINES_INVALID": ("80", "more lines of a log than one answer holds"),
     "RESOURCES_INVALID": ("80", "`template.resources` is not an object of names and amounts"),
     "RESTART_NOT_OFFERED": ("80", "an OpenShell restart policy was asked for; dibs restarts no command"),
@@ -510,7 +518,7 @@ def _codes_of(tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in ("Problem", "problem", "refuse") and len(node.args) > 1:
+        if name in ("Problem", "problem", "_problem", "refuse") and len(node.args) > 1:
             yield from _values(node.args[0], function, tree)
         for keyword in node.keywords:
             if keyword.arg == "code":

@@ -156,3 +156,21 @@ def test_more_lines_of_a_log_than_one_answer_holds_are_refused(place: Place) -> 
     name = ready(place.client(), place.spec())
     with refused("INVALID_ARGUMENT", "LINES_INVALID"):
         stub(place).GetSandboxLogs(pb.GetSandboxLogsRequest(workspace_scope=DEFAULT, sandbox=name, lines=10_001))
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "field"),
+    [
+        ({"amd.com/gpu": 1}, "FAILED_PRECONDITION", "spec.template.resources.limits.amd.com/gpu"),
+        ({"nvidia.com/gpu": 9}, "FAILED_PRECONDITION", "spec.template.resources.limits.nvidia.com/gpu"),
+        ({"gpu": "B200:1"}, "FAILED_PRECONDITION", "spec.template.resources.limits.gpu"),
+        ({"gpu": 4_000_000_000}, "INVALID_ARGUMENT", "spec.template.resources.limits.gpu"),
+    ],
+)
+def test_a_refusal_names_the_place_that_the_client_wrote_in(
+    place: Place, limits: dict[str, Any], code: str, field: str
+) -> None:
+    with refused(code) as caught:
+        place.client().create(workspace="default", spec=place.spec(resources={"limits": limits}))
+    assert [one.field for one in caught.error.field_violations] == [field]
+    assert "--gpu" not in caught.error.details()

@@ -23,22 +23,22 @@ def test_names_that_agree_with_the_request_are_fine(backend: str) -> None:
 @pytest.mark.parametrize(
     ("block", "request_", "code", "word"),
     [
-        ({"cdi_devices": NAMES}, Request(), "WISH_INVALID", "no device is asked for"),
+        ({"cdi_devices": NAMES}, Request(), "BACKEND_OPTION_INVALID", "no device is asked for"),
         (
             {"cdi_devices": NAMES},
             Request(gpus=(GpuSelector(),)),
-            "WISH_INVALID",
+            "BACKEND_OPTION_INVALID",
             "2 devices are named, and 1 is asked for",
         ),
-        ({"cdi_devices": NAMES[:1]}, TWO, "WISH_INVALID", "1 devices are named, and 2 are asked for"),
-        ({"cdi_devices": []}, TWO, "WISH_INVALID", "at least one CDI name"),
-        ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "WISH_INVALID", "must be a list"),
-        ({"cdi_devices": [NAMES[0], NAMES[0]]}, TWO, "WISH_INVALID", "named twice"),
-        ({"cdi_devices": ["0", "1"]}, TWO, "WISH_INVALID", "not a CDI name"),
-        ({"cdi_devices": [1, None]}, TWO, "WISH_INVALID", "not a CDI name"),
+        ({"cdi_devices": NAMES[:1]}, TWO, "BACKEND_OPTION_INVALID", "1 devices are named, and 2 are asked for"),
+        ({"cdi_devices": []}, TWO, "BACKEND_OPTION_INVALID", "at least one CDI name"),
+        ({"cdi_devices": "nvidia.com/gpu=0"}, TWO, "BACKEND_OPTION_INVALID", "must be a list"),
+        ({"cdi_devices": [NAMES[0], NAMES[0]]}, TWO, "BACKEND_OPTION_INVALID", "named twice"),
+        ({"cdi_devices": ["0", "1"]}, TWO, "BACKEND_OPTION_INVALID", "not a CDI name"),
+        ({"cdi_devices": [1, None]}, TWO, "BACKEND_OPTION_INVALID", "not a CDI name"),
         ({"cdi_device": NAMES}, TWO, "UNKNOWN_FIELD", "the known ones are cdi_devices"),
-        (["x"], TWO, "WISH_INVALID", "must be a mapping"),
-        (None, TWO, "WISH_INVALID", "must be a mapping"),
+        (["x"], TWO, "BACKEND_OPTION_INVALID", "must be a mapping"),
+        (None, TWO, "BACKEND_OPTION_INVALID", "must be a mapping"),
     ],
 )
 def test_a_conflicting_option_is_refused(block: Any, request_: Request, code: str, word: str) -> None:

@@ -29,7 +29,7 @@ def check_options(backend: str, options: Mapping[str, Any], request: Request) ->
         return [_problem("UNKNOWN_FIELD", backend, block, "this backend has no options of its own", remedy)]
     example = f"write it as {backend}: {{cdi_devices: [nvidia.com/gpu=0]}}"
     if not isinstance(block, Mapping):
-        return [_problem("WISH_INVALID", backend, block, "must be a mapping", example)]
+        return [_problem("BACKEND_OPTION_INVALID", backend, block, "must be a mapping", example)]
     problems = [
         _problem(
             "UNKNOWN_FIELD",
@@ -48,28 +48,30 @@ def check_options(backend: str, options: Mapping[str, Any], request: Request) ->
 
 def _cdi_devices(field: str, names: Any, request: Request, example: str) -> list[Problem]:
     if not isinstance(names, list | tuple) or not names:
-        return [_problem("WISH_INVALID", field, names, "must be a list of at least one CDI name", example)]
+        return [_problem("BACKEND_OPTION_INVALID", field, names, "must be a list of at least one CDI name", example)]
     problems = []
     seen: set[str] = set()
     for name in names:
         kind, equals, device = name.partition("=") if isinstance(name, str) else ("", "", "")
         if not (equals and device and kind.count("/") == 1 and all(kind.split("/")) and name.isprintable()):
-            problems.append(_problem("WISH_INVALID", field, name, "not a CDI name", "write vendor/class=device"))
+            problems.append(
+                _problem("BACKEND_OPTION_INVALID", field, name, "not a CDI name", "write vendor/class=device")
+            )
         elif name in seen:
-            problems.append(_problem("WISH_INVALID", field, name, "is named twice", "name each device once"))
+            problems.append(_problem("BACKEND_OPTION_INVALID", field, name, "is named twice", "name each device once"))
         else:
             seen.add(name)
     if not request.wants_devices:
         remedy = f"ask for them too, as in gpu: {len(names)}"
         return [
             *problems,
-            _problem("WISH_INVALID", field, ", ".join(map(str, names)), "no device is asked for", remedy),
+            _problem("BACKEND_OPTION_INVALID", field, ", ".join(map(str, names)), "no device is asked for", remedy),
         ]
     count = _count(request)
     if count is not None and count != len(names):
         reason = f"{len(names)} devices are named, and {count} {'is' if count == 1 else 'are'} asked for"
         remedy = "make both numbers the same"
-        problems.append(_problem("WISH_INVALID", field, ", ".join(map(str, names)), reason, remedy))
+        problems.append(_problem("BACKEND_OPTION_INVALID", field, ", ".join(map(str, names)), reason, remedy))
     return problems
 
 

@@ -117,7 +117,7 @@ def _foreign_options(spec: SandboxSpec, backend: str) -> list[Problem]:
         return []  # options for several backends: `auto` takes one of these, and each has its own
     return [
         Problem(
-            "WISH_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",
+            "OPTION_FOR_ANOTHER_BACKEND", name, ", ".join(said), f"the {backend} backend does not understand it",
             f"name the backend: --backend {name}, or leave it out",
         )
         for name, said in spec.options.items()

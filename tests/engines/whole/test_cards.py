@@ -131,8 +131,8 @@ def test_requested_cdi_names_are_used_exactly(house: House) -> None:
 @pytest.mark.parametrize(
     ("mapping", "code"),
     [
-        ({"gpu": 1, "@": {"cdi_devices": ["sim.dibs/gpu=1", "sim.dibs/gpu=2"]}}, "WISH_INVALID"),
-        ({"@": {"cdi_devices": ["sim.dibs/gpu=1"]}}, "WISH_INVALID"),
+        ({"gpu": 1, "@": {"cdi_devices": ["sim.dibs/gpu=1", "sim.dibs/gpu=2"]}}, "BACKEND_OPTION_INVALID"),
+        ({"@": {"cdi_devices": ["sim.dibs/gpu=1"]}}, "BACKEND_OPTION_INVALID"),
         ({"gpu": 1, "@": {"gpus": "all"}}, "UNKNOWN_FIELD"),
     ],
     ids=["another number", "no request", "unknown key"],
@@ -148,7 +148,7 @@ def test_sd_17_an_option_for_another_engine_is_refused(house: House) -> None:
     other = "podman" if house.kind == "docker" else "docker"
     with pytest.raises(Unsupported) as caught:
         house.create(gpu=1, **{other: {"cdi_devices": ["sim.dibs/gpu=1"]}})
-    assert [problem.code for problem in caught.value.problems] == ["WISH_FOR_ANOTHER_BACKEND"]
+    assert [problem.code for problem in caught.value.problems] == ["OPTION_FOR_ANOTHER_BACKEND"]
 
 
 # --- a spec that changes behind dibs' back

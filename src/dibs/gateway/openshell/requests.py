@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from dibs.request.spec import SandboxSpec, parse_spec
 
 KEEP_ALIVE = ["tail", "-f", "/dev/null"]  # what runs where no command is named: the sandbox waits for exec
 GPU = "spec.resource_requirements.gpu"
+_GPU_EXAMPLES = "as in 1; limits.gpu of template.resources also takes a model, as in H100:2"
 LIMITS = ("cpu", "memory", "gpu", *(f"{vendor}.com/gpu" for vendor in VENDORS))
 # annotation → our field
 ANNOTATIONS = {
@@ -61,6 +62,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     annotations: dict[str, str] = {}
+    written: dict[str, str] = {}  # our field → as the client calls it
 
 
 def read_create(request: Any, rules: Rules, template: Any = None) -> Wanted:
@@ -168,7 +170,9 @@ class _Reader:
             self.problems += [
                 one for one in drivers.check_devices(blocks, field, spec.resources) if one not in self.problems
             ]
-        return Wanted(spec=spec, blocks=tuple(blocks), unused=tuple(self.unused), annotations=annotations)
+        return Wanted(
+            spec=spec, blocks=tuple(blocks), unused=tuple(self.unused), annotations=annotations, written=self.written
+        )
 
     # -- what is refused or not applicable --------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class _Reader:
         spec, template, request = self.spec, self.template, self.request
         if spec.policy.ByteSize():
             reason = "dibs enforces no OpenShell policies"
-            remedy = "leave it out; annotation dibs.network says none or private, the docs say what a sandbox may do"
+            remedy = "leave it out; the annotation dibs.network: none or private limits the network"
             self.refuse("POLICY_NOT_OFFERED", "spec.policy", "(not shown)", reason, remedy)
         if spec.providers:
             reason = "dibs hands out no credentials of providers"
@@ -189,7 +193,8 @@ class _Reader:
         if spec.restart_policy not in (0, schema.number("SANDBOX_RESTART_POLICY_NEVER")):
             reason = "dibs restarts no command"
             remedy = "leave it out, or run it in a loop of its own"
-            self.refuse("RESTART_NOT_OFFERED", "spec.restart_policy", spec.restart_policy, reason, remedy)
+            said = schema.name("SandboxRestartPolicy", spec.restart_policy)
+            self.refuse("RESTART_NOT_OFFERED", "spec.restart_policy", said, reason, remedy)
         if request.await_main_process_attachment:
             reason = "the command is started when the sandbox is ready, whether a client listens or not"
             remedy = "leave it out; ExecSandboxInteractive runs a command with its output"
@@ -390,7 +395,9 @@ class _Reader:
         if key != "gpu" and not re.fullmatch(r"[0-9]{1,9}", one.text, re.ASCII):
             self.refuse("GPU_INVALID", one.field, one.text, "must be a whole number", "as in 1")
             return None
-        selector = parse_gpu(one.text, one.field, self.problems)
+        wrong: list[Problem] = []
+        selector = parse_gpu(one.text, one.field, wrong)
+        self.problems += [msgspec.structs.replace(problem, remedy=_GPU_EXAMPLES) for problem in wrong]
         return None if selector is None else selector.count
 
     def conflict(self, one: _Said, other: _Said) -> None:
@@ -476,31 +483,3 @@ def with_hidden(spec: Any, hidden: str) -> Any:
         for name in list(place):
             place[name] = hidden
     return shown
-
-
-def exposure_problems(exposures: Iterable[Any], field: str = "service_exposures") -> list[Problem]:
-    """What is wrong with the ports that are to be exposed."""
-    problems: list[Problem] = []
-    seen: set[str] = set()
-    for place, one in enumerate(exposures):
-        where = f"{field}[{place}]"
-        problem = one.service and names.name_problem(one.service, f"{where}.service", 63)
-        if problem:
-            problems.append(problem)
-        elif one.service in seen:
-            problems.append(Problem("CONFLICT", f"{where}.service", one.service, "it is exposed twice", "name it once"))
-        seen.add(one.service)
-        problems += port_problems(one.target_port, one.authorization_mode, where)
-    return problems
-
-
-def port_problems(port: int, mode: int, where: str) -> list[Problem]:
-    problems = []
-    if not 1 <= port <= 65535:
-        reason = "must be a number from 1 to 65535"
-        problems.append(Problem("PORT_INVALID", f"{where}.target_port", str(port), reason))
-    if mode not in (0, schema.number("SERVICE_AUTHORIZATION_MODE_STRIP")):
-        reason = "the gateway's tokens are not handed to a sandbox"
-        remedy = "leave it out, and have the service take a header of its own"
-        problems.append(Problem("PASSTHROUGH_NOT_OFFERED", f"{where}.authorization_mode", str(mode), reason, remedy))
-    return problems

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,9 +19,10 @@ from dibs.gateway.opensandbox import rows as lookup
 from dibs.gateway.opensandbox.views import DELETED
 from dibs.gateway.openshell import drivers, names, restarts, schema, services, templates, views
 from dibs.gateway.openshell.calls import READ, WRITE, Call, Method, Place, page_begin, page_size, page_token
-from dibs.gateway.openshell.requests import Rules, exposure_problems, read_create, unknown, with_hidden
+from dibs.gateway.openshell.requests import Rules, read_create, unknown, with_hidden
 from dibs.gateway.selectors import selector
 from dibs.gateway.state import Gateway
+from dibs.request.gpu import VENDORS
 from dibs.sandbox import Sandbox
 from dibs.workloads.admission import Admitted, Asking
 from dibs.workloads.identity import Identity
@@ -78,7 +80,7 @@ def coming(row: Sandbox) -> bool:
 
 async def create(call: Call, request: Any) -> Any:
     place = await call.place(request.workspace_scope)
-    problems = exposure_problems(request.service_exposures)
+    problems = services.exposure_problems(request.service_exposures)
     if problems:
         raise InvalidRequest(problems)
     template = None
@@ -86,8 +88,13 @@ async def create(call: Call, request: Any) -> Any:
         template = await call.gateway.pool.call(templates.find, place.who.tenant, request.workload_template)
     gateway = call.gateway
 
+    written: dict[str, str] = {}
+
     def read(workloads: Workloads) -> Asking:
-        return _asking(workloads, gateway, place, request, template)
+        return _asking(workloads, gateway, place, request, template, written)
+
+    def refuse(error: DibsError) -> DibsError:
+        return _in_their_words(error, written)
 
     def show(asking: Asking, admitted: Admitted) -> Any:
         if admitted.again:
@@ -95,7 +102,7 @@ async def create(call: Call, request: Any) -> Any:
         waits = lookup.message_of(asking.workloads, admitted.row)
         return views.sandbox(admitted.row, place.name, admitted.devices, waits)
 
-    taking = asyncio.get_running_loop().create_task(gateway.desk.take(read, show, _in_their_words))
+    taking = asyncio.get_running_loop().create_task(gateway.desk.take(read, show, refuse))
     try:
         made = await asyncio.shield(taking)
     except Busy:
@@ -141,10 +148,14 @@ def rules_of(workloads: Workloads, gateway: Gateway) -> Rules:
     )
 
 
-def _asking(workloads: Workloads, gateway: Gateway, place: Place, request: Any, template: Any) -> Asking:
+def _asking(
+    workloads: Workloads, gateway: Gateway, place: Place, request: Any, template: Any, written: dict[str, str]
+) -> Asking:
+    """`written` is told how the client calls our fields."""
     mine = workloads.seen_by(place.who)
     wanted = read_create(request, rules_of(mine, gateway), template)
     spec, key = wanted.spec, request.request_id
+    written.update(wanted.written)
     if not spec.name:
         spec = msgspec.structs.replace(spec, name=names.made_up(f"{place.who.tenant}/{key}" if key else ""))
     elif not key:
@@ -187,18 +198,24 @@ _AS_WRITTEN = {
 }  # fmt: skip
 
 
-def _in_their_words(error: DibsError) -> DibsError:
-    """The same error, with the fields called as the client has written them."""
+def _in_their_words(error: DibsError, written: Mapping[str, str]) -> DibsError:
+    """The same error, with the fields called as the client has written them, or would write them."""
     problems: list[Problem] = []
     for problem in error.problems:
         head, dot, rest = problem.field.partition(".")
-        field = f"{_AS_WRITTEN.get(head, head)}{dot}{rest}"
+        field = f"{_called(head, written)}{dot}{rest}"
         remedy = problem.remedy.replace("--wait 10m", "the annotation dibs.wait: 10m, in spec.template.annotations")
         value = problem.value.removeprefix(_KEYS) if field == "request_id" else problem.value
         problems.append(msgspec.structs.replace(problem, field=field, value=value, remedy=remedy))
     told = DibsError.__new__(type(error))
     DibsError.__init__(told, problems)
     return told
+
+
+def _called(ours: str, written: Mapping[str, str]) -> str:
+    if ours in ("gpu", "devices", "device"):  # a request for GPUs may stand under the name of a vendor
+        ours = next((key for key in ("gpu", *(f"{vendor}.com/gpu" for vendor in VENDORS)) if key in written), ours)
+    return written.get(ours, _AS_WRITTEN.get(ours, ours)).removesuffix(".count")
 
 
 def holders(workloads: Workloads, who: Identity) -> dict[str, str]:

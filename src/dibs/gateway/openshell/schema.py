@@ -373,6 +373,12 @@ def number(name: str) -> int:
     return _VALUES[name]
 
 
+def name(enum: str, value: int) -> str:
+    """The name of an enum's value; the number itself of one that the schema does not have."""
+    prefix = "".join(f"_{letter}" if letter.isupper() else letter for letter in enum)[1:].upper()
+    return next((key for key, one in _VALUES.items() if key.startswith(f"{prefix}_") and one == value), str(value))
+
+
 def parsed(name: str, data: bytes) -> Any:
     """A message as it came over the wire; raises InvalidRequest if it is none."""
     try:

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from dibs.errors import InvalidRequest, NotFound, Unsupported
+from dibs.errors import InvalidRequest, NotFound, Problem, Unsupported
 from dibs.gateway.openshell import names, schema, views
 from dibs.gateway.openshell.calls import DEFAULT, READ, WRITE, Call, Method, page_begin, page_size, page_token
-from dibs.gateway.openshell.requests import port_problems
 from dibs.gateway.state import Gateway
 from dibs.sandbox import Sandbox
 from dibs.workloads.identity import Identity
@@ -52,6 +51,34 @@ def url(gateway: Gateway, sandbox_id: str, port: int) -> str:
             code="NO_HTTP_ADDRESS", remedy="start it with --listen HOST:PORT",
         )  # fmt: skip
     return f"{base.rstrip('/')}/v1/sandboxes/{sandbox_id}/proxy/{port}/"
+
+
+def exposure_problems(exposures: Iterable[Any], field: str = "service_exposures") -> list[Problem]:
+    """What is wrong with the ports that are to be exposed."""
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for place, one in enumerate(exposures):
+        where = f"{field}[{place}]"
+        problem = one.service and names.name_problem(one.service, f"{where}.service", 63)
+        if problem:
+            problems.append(problem)
+        elif one.service in seen:
+            problems.append(Problem("CONFLICT", f"{where}.service", one.service, "it is exposed twice", "name it once"))
+        seen.add(one.service)
+        problems += port_problems(one.target_port, one.authorization_mode, where)
+    return problems
+
+
+def port_problems(port: int, mode: int, where: str) -> list[Problem]:
+    problems = []
+    if not 1 <= port <= 65535:
+        reason = "must be a number from 1 to 65535"
+        problems.append(Problem("PORT_INVALID", f"{where}.target_port", str(port), reason))
+    if mode not in (0, schema.number("SERVICE_AUTHORIZATION_MODE_STRIP")):
+        reason = "the gateway's tokens are not handed to a sandbox"
+        remedy = "leave it out, and have the service take a header of its own"
+        problems.append(Problem("PASSTHROUGH_NOT_OFFERED", f"{where}.authorization_mode", str(mode), reason, remedy))
+    return problems
 
 
 async def expose(call: Call, request: Any) -> Any:
@@ -152,7 +179,10 @@ def _find(workloads: Workloads, who: Identity, sandbox: str) -> tuple[Workloads,
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound("there is no such service", field="name", value=name[:64], code="SERVICE_NOT_FOUND")
+    return NotFound(
+        "there is no such service", field="name", value=name[:64], code="SERVICE_NOT_FOUND",
+        remedy="list them to see what there is",
+    )  # fmt: skip
 
 
 def _answer(gateway: Gateway, workspace: str, row: Sandbox, name: str, one: Service) -> Any:

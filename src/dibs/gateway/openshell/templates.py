@@ -131,7 +131,10 @@ async def delete(call: Call, request: Any) -> Any:
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound("there is no such template", field="workload_template", value=name[:64], code="TEMPLATE_NOT_FOUND")
+    return NotFound(
+        "there is no such template", field="workload_template", value=name[:64], code="TEMPLATE_NOT_FOUND",
+        remedy="list them to see what there is",
+    )  # fmt: skip
 
 
 METHODS = (

@@ -30,6 +30,8 @@ def test_the_live_line_says_how_long_which_place_who_and_when() -> None:
 def test_on_a_narrow_terminal_the_holder_is_kept_and_the_list_of_devices_goes() -> None:
     line = live_line(WaitNews(1, 1, HELD, 12.0, 600.0, 7000.0), 79)
     assert line == "dibs: waiting 12s, number 1 of 1, free within 1h56m: held by big (anna) for 4m"
+    short = live_line(WaitNews(1, 1, HELD, 12.0, 600.0, 7000.0), 75)
+    assert short == "dibs: waiting 12s, number 1 of 1, free within 1h56m: held by big (anna)"
     assert len(live_line(WaitNews(1, 1, HELD, 12.0, 600.0, 7000.0), 40)) == 40
 
 

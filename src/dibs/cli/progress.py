@@ -57,6 +57,8 @@ def live_line(news: WaitNews, width: int) -> str:
     line = printable(", ".join(parts) + f": {news.waits_for}")
     if len(line) > width:  # who holds them says more than which they are
         line = _WHICH.sub("held by", line)
+    if len(line) > width:  # for how long would be cut in the middle of a number
+        line = _lasting(line)
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 

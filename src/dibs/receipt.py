@@ -79,6 +79,11 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """What a person wants at a prompt; all of it fills screens."""
+        devices = ", ".join(device.id.rpartition("/")[2] for device in self.devices) or "no devices"
+        return f"<Receipt {self.name or self.sandbox} on {self.backend}: {self.verdict}, {devices}>"
+
 
 class SummaryDevice(msgspec.Struct, frozen=True):
     id: str

@@ -148,6 +148,7 @@ def test_a_command_that_takes_too_long_is_killed(eight_gpus: Home) -> None:
     with pytest.raises(dibs.Timeout) as caught:
         dibs.run("sleep 1000", gpu=1, timeout=0.2)
     assert caught.value.code == "COMMAND_TIMEOUT"
+    assert "within 0.2s" in str(caught.value)
     assert dibs.gpus()[0].state == "free"
     with dibs.Sandbox() as box:
         with pytest.raises(dibs.Timeout):
@@ -218,3 +219,7 @@ def test_what_is_printed_of_a_result_and_a_sandbox_is_useful(eight_gpus: Home) -
     with box:
         assert repr(box) == f"<Sandbox lab {box.id}: --gpu H100:2>"
         assert repr(box.run("echo hi")) == "<Result code=0, 3 bytes out, 0 bytes err, gpu-0, gpu-1>"
+        assert repr(box.receipt) == "<Receipt lab on local: delivered, gpu-0, gpu-1>"
+    told = repr(dibs.explain(gpu=9, backend="local"))
+    assert told == "<Explanation of --gpu 9: local NO_MATCHING_DEVICE>"
+    assert repr(dibs.explain(gpu=1, backend="local")) == "<Explanation of --gpu 1: local delivered>"

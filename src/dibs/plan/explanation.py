@@ -65,6 +65,13 @@ class BackendExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     delegated_to: str = ""  # the domain whose scheduler chooses, where one does
 
+    @property
+    def verdict(self) -> str:
+        """In short: delivered, waits, or the codes of the refusal."""
+        if self.waits_for:
+            return "waits"
+        return "delivered" if self.ok else ", ".join(dict.fromkeys(problem.code for problem in self.problems))
+
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole answer to "what would happen": nothing was created."""
@@ -75,3 +82,8 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: dict[str, object] | None = None
     source_errors: tuple[str, ...] = ()
     queue_length: int = 0
+
+    def __repr__(self) -> str:
+        """What a person wants at a prompt; every device with its reason is in `backends`."""
+        told = "; ".join(f"{backend.backend} {backend.verdict}" for backend in self.backends)
+        return f"<Explanation of {self.asked.get('flags') or 'no devices'}: {told}>"

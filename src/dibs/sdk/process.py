@@ -104,9 +104,10 @@ class Process:
 
     def _give_up(self) -> None:
         limit = self._timeout or 0.0
+        shown = show_duration(limit) if limit >= 1 else f"{limit:g}s"
         self.close()
         raise Timeout(
-            f"the command did not end within {show_duration(limit)}, and was killed",
+            f"the command did not end within {shown}, and was killed",
             field="timeout", value=f"{limit:g}", code="COMMAND_TIMEOUT", remedy="give it more time",
         )  # fmt: skip
 

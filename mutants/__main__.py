@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,12 @@ def report(work: Work, known: dict[Identity, str]) -> int:
     for said in work.red.values():
         print(f"\nred without any fault, nothing tried: {said}")
     killed = tried - len(survived) - len(hung)
+    print()
+    for module in dict.fromkeys(one.mutant.target.module for one in work.outcomes):
+        of_it = [one for one in work.outcomes if one.mutant.target.module == module]
+        fates = Counter("equivalent" if one.mutant in explained else one.fate for one in of_it)
+        others = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items()) if fate != "killed")
+        print(f"{fates['killed']:4} of {len(of_it):2} killed  {module}{others and f'  ({others})'}")
     if work.left:
         print(f"\nthe time was over with {work.left} not tried: set MUTANT_MINUTES")
     can_be_noticed = tried - len(explained)

@@ -101,6 +101,8 @@ class Engine:
             if self.rootless:
                 self._give_to_user()
         self.socket.unlink(missing_ok=True)
+        # A dockerd that was killed has left it, and its number may be another process's by now.
+        Path(f"/proc/{self._holder.pid}/root/run/{self.folder.name}.pid").unlink(missing_ok=True)
         environment = self._environment()
         inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--net", "--"]
         if self.kind == "docker" and self._containerd is None:

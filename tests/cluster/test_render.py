@@ -194,3 +194,8 @@ def test_the_pod_has_no_more_rights_than_it_needs() -> None:
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_times_are_whole_seconds_and_never_shorter_than_was_asked_for() -> None:
+    spec = rendered(DRA, ttl="90.2s", grace="2.4s").workload["spec"]
+    assert (spec["activeDeadlineSeconds"], spec["terminationGracePeriodSeconds"]) == (91, 3)

@@ -7,6 +7,7 @@ else a ResourceClaimTemplate, and never both for the same devices. Nothing that 
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -359,11 +360,11 @@ def _pod(spec: SandboxSpec, options: PodOptions, devices: dict[str, str], templa
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": round(spec.grace_seconds),
+        "terminationGracePeriodSeconds": math.ceil(spec.grace_seconds),
         "securityContext": _security(spec, options),
     }
     if spec.ttl_seconds is not None:
-        pod["activeDeadlineSeconds"] = max(1, round(spec.ttl_seconds))
+        pod["activeDeadlineSeconds"] = math.ceil(spec.ttl_seconds)
     mounts: list[dict[str, Any]] = []
     volumes: dict[str, dict[str, Any]] = {}
     if spec.shm_bytes is not None:

@@ -41,7 +41,10 @@ COLUMN: dict[str, Cell] = {
     "volumes": delivered(
         "a PersistentVolumeClaim, there already or made because it says create; its mount is read back"
     ),
-    "ttl": delivered("kept by the kubelet; of a sandbox made through a gateway, which may renew it, by the gateway"),
+    "ttl": delivered(
+        "kept by the kubelet, in whole seconds, rounded up; of a sandbox made through a gateway, which may renew it, "
+        "by the gateway"
+    ),
     "wait": delivered("how long the scheduler may take; the cluster's setting `pending` if it is not said"),
     "grace": delivered("SIGTERM, then SIGKILL after it, by the kubelet; whole seconds, rounded up"),
     "tty": delivered("the container's terminal"),

@@ -22,7 +22,9 @@ from dibs.errors import BackendUnavailable
 from dibs.kube import client as kube
 from dibs.kube.client import Cluster
 
-PATIENCE = 300.0  # seconds after which a sandbox that was accepted counts as lost
+# Seconds after which a sandbox that was accepted counts as lost. Kubernetes' scheduler keeps no queue for devices: one
+# that wants two cards may be passed by those that want one, until these come to an end.
+PATIENCE = 900.0
 KEPT = ("churn-1", "churn-2", "churn-3")  # these live until all others have ended
 _LOOK = "ls -d /dev/simgpu*"
 

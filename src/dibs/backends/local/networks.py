@@ -143,6 +143,8 @@ def arguments(helper: Helper, ports: tuple[PublishedPort, ...], *, dns: bool) ->
         # Its default is to join the loopbacks of both sides, by the gateway's address and by every open port.
         words += ["--no-map-gw", "-T", "none", "-U", "none", "-u", "none"]
         words += ["--no-dhcp", "--no-dhcpv6", "--no-ra"]
+        # Else each one takes an inotify instance, of which a user has 128, to watch /proc, where it is told nothing.
+        words += ["--no-netns-quit"] if "--no-netns-quit" in helper.words else []
         for option in ("--map-host-loopback", "--map-guest-addr"):
             words += [option, "none"] if option in helper.words else []
         words += ["--dns-forward", PASTA_DNS] if dns else []

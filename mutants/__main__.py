@@ -5,7 +5,8 @@ concern a module, whole processes (a planner's fault may show in a sandbox that 
 tree instead of the tree itself, and survivors that are known to change nothing listed with the reason.
 
 MUTANT_SEED and MUTANT_MINUTES choose the sample and when to stop, MUTANT_WORKERS (2) how many are tried at a time;
-words name modules (`python -m mutants quick`). A fault that makes the tests hang is counted apart, not as killed.
+words name modules (`python -m mutants quick`). A fault that makes a test run for ever is killed by the time limit, if
+the same tests end in time without it; the report names these.
 The exit status is 1 where a fault survives that equivalent.toml does not explain.
 """
 
@@ -122,23 +123,25 @@ def report(work: Work, known: dict[Identity, str]) -> int:
     tried = len(work.outcomes)
     hung = [one.mutant for one in work.outcomes if one.fate == "hung"]
     for mutant in hung:
-        print(f"\nhung: {mutant}\n  in {mutant.mutation.where}")
+        print(f"\nkilled by the time limit: {mutant}\n  in {mutant.mutation.where}")
     for said in work.red.values():
         print(f"\nred without any fault, nothing tried: {said}")
-    killed = tried - len(survived) - len(hung)
+    killed = tried - len(survived)
     print()
     for module in dict.fromkeys(one.mutant.target.module for one in work.outcomes):
         of_it = [one for one in work.outcomes if one.mutant.target.module == module]
         fates = Counter("equivalent" if one.mutant in explained else one.fate for one in of_it)
-        others = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items()) if fate != "killed")
-        print(f"{fates['killed']:4} of {len(of_it):2} killed  {module}{others and f'  ({others})'}")
+        others = ", ".join(
+            f"{number} {fate}" for fate, number in sorted(fates.items()) if fate not in ("killed", "hung")
+        )
+        print(f"{fates['killed'] + fates['hung']:4} of {len(of_it):2} killed  {module}{others and f'  ({others})'}")
     if work.left:
         print(f"\nthe time was over with {work.left} not tried: set MUTANT_MINUTES")
     can_be_noticed = tried - len(explained)
     share = 100 * killed / can_be_noticed if can_be_noticed else 0.0
     print(
-        f"\nmutants: {killed} of {tried} killed ({share:.1f} % of those that are not equivalent), {len(hung)} hung, "
-        f"{len(explained)} equivalent, {len(unexplained)} survived"
+        f"\nmutants: {killed} of {tried} killed ({share:.1f} % of those that are not equivalent), {len(hung)} of them "
+        f"by the time limit, {len(explained)} equivalent, {len(unexplained)} survived"
     )
     return 1 if unexplained or work.red else 0
 

@@ -54,8 +54,13 @@ class Lines:
 class Loop:
     def __init__(self) -> None:
         self.failed: list[str] = []
+        self.running: Path | None = None  # where the test that runs is written down, for one that never ends
         self.tests: dict[str, Any] = {}  # how long each took, and which lines it ran
         self.lines: Lines | None = None
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self.running is not None:
+            self.running.write_text(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -80,12 +85,15 @@ class Loop:
 
     def _in_a_fork(self, session: pytest.Session, asked: dict[str, Any]) -> dict[str, Any]:
         result = Path(asked["result"])
+        running = result.with_suffix(".running")
         result.unlink(missing_ok=True)
+        running.unlink(missing_ok=True)
         begun = time.monotonic()
         pid = os.fork()
         if pid == 0:
             try:
                 os.setsid()
+                self.running = running
                 result.write_text(json.dumps(self._run(session, asked)))
             finally:
                 os._exit(0)
@@ -93,7 +101,8 @@ class Loop:
             if time.monotonic() - begun > asked["limit"]:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                return {"fate": "hung", "seconds": time.monotonic() - begun}
+                stuck = running.read_text() if running.exists() else ""
+                return {"fate": "hung", "in": stuck, "seconds": time.monotonic() - begun}
             time.sleep(0.02)
         answer: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {"fate": "died"}
         return {**answer, "seconds": time.monotonic() - begun}

@@ -2,8 +2,8 @@
 
 `Bench` is one copy; each has one fault at a time. The tests of a module run unchanged first: they must be green, and
 what they run says which of them are tried first, and how long each takes. A fault counts as killed where the same test
-fails twice with it: a busy machine may fail a test once. A fault that hangs is told apart, and only where the same
-tests end in time without it.
+fails twice with it: a busy machine may fail a test once. It counts as killed by the time limit where a test does not
+end with it, if the same tests end within the same time without it.
 """
 
 from __future__ import annotations
@@ -140,14 +140,16 @@ class Bench:
                 with self._faulty(path, mutant) as original:
                     said = self._ask(server, tests, str(path), original)
                     if said["fate"] == "fresh":
-                        return self._fresh(mutant.target)
+                        said, tests = self._fresh(mutant.target), list(server.tests)
+                if said["fate"] in ("killed", "survived"):
+                    return said["fate"], said["by"]
                 if said["fate"] == "passed":
                     break
                 if said["fate"] == "hung":
                     without = server.ask(tests, server.limit(tests))
                     self._clear()
                     if without["fate"] == "passed":
-                        return "hung", ""
+                        return "hung", said["in"]
                     raise RuntimeError(f"{mutant}: the machine is too busy to say whether this hangs: {without}")
                 if said["fate"] == "died":
                     return "killed", "the process of the tests ended"
@@ -174,7 +176,7 @@ class Bench:
         finally:
             path.write_bytes(source)
 
-    def _fresh(self, target: Target) -> tuple[Fate, str]:
+    def _fresh(self, target: Target) -> dict[str, str]:
         """In a process of its own: a fault in what a module does when it is imported. The fault is in the file."""
         assert self._server is not None
         limit = self._server.limit(list(self._server.tests)) + 60
@@ -190,17 +192,17 @@ class Bench:
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
-                return "hung", ""
+                return {"fate": "hung", "in": ""}
             finally:
                 self._clear()
             if child.returncode == 0:
-                return "survived", ""
+                return {"fate": "survived", "by": ""}
             noticed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
             if not noticed:
-                return "killed", "the process of the tests ended"
+                return {"fate": "killed", "by": "the process of the tests ended"}
             by = noticed[0].split(" - ")[0].split(" ", 1)[1]
             tests = (by,)
-        return "killed", by
+        return {"fate": "killed", "by": by}
 
     def _clear(self) -> None:
         """End what a broken dibs has left running: its command line or environment names a folder of this run."""

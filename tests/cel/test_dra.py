@@ -48,6 +48,8 @@ DEVICE = DeviceView(
         ("device.attributes['gpu.example.com'].slots in [1, 2, 4]", True),
         ("device.attributes['gpu.example.com'].slots == true", False),
         ("device.attributes['gpu.example.com'].ecc == 1", False),
+        ("type(ip('10.0.0.1')) == net.IP", True),
+        ("type(cidr('10.0.0.0/8')) == net.IP", False),
     ],
 )
 def test_a_selector_matches(expression: str, wanted: bool) -> None:

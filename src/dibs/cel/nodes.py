@@ -206,7 +206,9 @@ def qualified_name(node: Node) -> str | None:
 def children(node: Node) -> Iterator[Node]:
     """The nodes right below."""
     if isinstance(node, Select):
-        yield node.operand
+        # The name of a variable is one thing: what is left of its last dot is no node that anything is known of.
+        if node.resolved is None:
+            yield node.operand
     elif isinstance(node, Call):
         if node.target is not None:
             yield node.target

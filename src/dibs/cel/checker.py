@@ -4,8 +4,8 @@ Called by ``Environment.compile`` after parsing. It writes its findings into the
 ``overloads``) and evaluates nothing. In lenient mode (compile without checking) a problem is left for the run time.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from dibs.cel.declarations import Function, Overload
 from dibs.cel.errors import CelCompileError, CelTypeError
@@ -97,7 +97,8 @@ class Checker:
                 problem.locate(text, None)
             raise CelCompileError.of(problems)
         for node in self.visited:
-            node.type = substitute(self.bindings, node.type, free_as_dyn=True)
+            if node.type.generic:
+                node.type = substitute(self.bindings, node.type, free_as_dyn=True)
         return root.type
 
     def distrust(self) -> None:
@@ -172,15 +173,17 @@ class Checker:
         return None
 
     def variable(self, name: str) -> str | None:
+        if name in self.variables and not self.container:
+            return name
         return next((full for full in self.candidates(name) if full in self.variables), None)
 
     # -- nodes
 
     def check(self, node: Node) -> Type:
-        node.type = found = getattr(self, _METHODS[type(node)])(node)
+        node.type = found = _METHODS[type(node)](self, node)
         self.visited.append(node)
         self.found.append(found)
-        return resolve(self.bindings, found)
+        return resolve(self.bindings, found) if found.kind == "param" else found
 
     def literal(self, node: Literal) -> Type:
         return _LITERALS[type(node.value)]
@@ -243,6 +246,8 @@ class Checker:
     def function(self, node: Call) -> Function | None:
         """Find the declaration; a target that is a namespace (``math`` in ``math.abs(x)``) is dropped."""
         if node.target is None:
+            if node.function in self.functions and not self.container:
+                return self.functions[node.function]
             for full in self.candidates(node.function):
                 if full in self.functions:
                     node.function = full  # without a leading dot: costs go by the name
@@ -275,9 +280,10 @@ class Checker:
             node.overloads.append(overload)
             # What the first fit binds is bound for those after it, as in cel-go.
             self.bindings = trial
-            if any(_holds_dyn(trial, kind) for kind in kinds):
-                self.guessed.update(fresh.name for fresh in names.values() if fresh.name not in trial)
-            loose = loose or any(_is_loose(kind, param) for kind, param in zip(kinds, overload.params, strict=True))
+            unbound = [fresh.name for fresh in names.values() if fresh.name not in trial]
+            if unbound and any(_holds_dyn(trial, kind) for kind in kinds):
+                self.guessed.update(unbound)
+            loose = loose or (bool(names) and any(map(_is_loose, kinds, overload.params)))
             found = substitute(trial, self.instantiate(overload.result, names))
             result = found if result is None or result == found else DYN
         if result is None:
@@ -304,12 +310,12 @@ class Checker:
         return [one for one in function.overloads if one.member == member and len(one.params) == count]
 
     def instantiate(self, kind: Type, names: Bindings) -> Type:
+        if not kind.generic:
+            return kind
         if kind.kind == "param":
             if kind.name not in names:
                 names[kind.name] = self.new_parameter()
             return names[kind.name]
-        if not kind.params:
-            return kind
         params = tuple(self.instantiate(param, names) for param in kind.params)
         return Type(kind.kind, params, name=kind.name, python=kind.python, max_size=kind.max_size)
 
@@ -428,7 +434,7 @@ def _plainly_fits(kinds: list[Type], params: tuple[Type, ...]) -> bool | None:
         if kind is param:
             continue
         if param.params or param.kind == "param" or kind.kind == "param":
-            if kind.kind in _LITERAL_KINDS and param.kind not in ("param", kind.kind):
+            if kind.kind in _KNOWN_KINDS and param.kind not in ("param", kind.kind):
                 return False
             unsure = True
         elif kind.kind != param.kind or kind.name != param.name:
@@ -441,32 +447,29 @@ def _plainly_fits(kinds: list[Type], params: tuple[Type, ...]) -> bool | None:
 
 def _is_loose(kind: Type, param: Type) -> bool:
     """Whether a dyn stands for something that holds values of a type parameter."""
-    if param.kind == "param":
+    if not param.generic or param.kind == "param":
         return False
     if is_dynamic(kind):
-        return _is_generic(param)
+        return True
     return any(_is_loose(*pair) for pair in zip(kind.params, param.params, strict=False))
 
 
-def _is_generic(kind: Type) -> bool:
-    return kind.kind == "param" or any(_is_generic(one) for one in kind.params)
-
-
 _LITERAL_KINDS: Final = frozenset(("bool", "int", "uint", "double", "string", "bytes"))
+_KNOWN_KINDS: Final = _LITERAL_KINDS | {"list", "map"}
 
-_METHODS: Final[dict[type[Node], str]] = {
-    Literal: "literal",
-    Ident: "ident",
-    Select: "select",
-    Call: "call",
-    Logic: "logic",
-    Conditional: "conditional",
-    ListLiteral: "list_literal",
-    MapLiteral: "map_literal",
-    MessageLiteral: "message_literal",
-    Comprehension: "comprehension",
-    Bind: "bind",
-    OptionalMap: "optional_map",
+_METHODS: Final[dict[type[Node], Callable[[Any, Any], Type]]] = {
+    Literal: Checker.literal,
+    Ident: Checker.ident,
+    Select: Checker.select,
+    Call: Checker.call,
+    Logic: Checker.logic,
+    Conditional: Checker.conditional,
+    ListLiteral: Checker.list_literal,
+    MapLiteral: Checker.map_literal,
+    MessageLiteral: Checker.message_literal,
+    Comprehension: Checker.comprehension,
+    Bind: Checker.bind,
+    OptionalMap: Checker.optional_map,
 }
 
 

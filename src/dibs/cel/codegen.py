@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dibs.cel import loops, operators
 from dibs.cel.charges import charge_of
-from dibs.cel.emit import assign, call, load, locate, once, ordering_key, template
+from dibs.cel.emit import LOAD, assign, call, load, locate, once, ordering_key, template
 from dibs.cel.nodes import (
     Bind,
     Call,
@@ -41,6 +41,7 @@ _NATIVE: Final = frozenset(("string", "bytes", "bool", "int", "uint", "double", 
 # Python's order is CEL's; not so for doubles, where NaN is an error.
 _ORDERED: Final = frozenset(("string", "bytes", "bool", "int", "uint"))
 _PATTERNS: Final = frozenset(("matches", "find", "findAll"))
+_MAYBE_OPTIONAL: Final = frozenset(("dyn", "any", "error", "optional"))
 _COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     "_==_": ast.Eq, "_!=_": ast.NotEq, "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE,
 }  # fmt: skip
@@ -77,12 +78,10 @@ class Generator(Writer):
         free = self.free
         if self.metered and not free:
             self.free = is_constant(node, self.constants)
-        try:
-            found: tuple[ast.expr, bool] = _METHODS[type(node)](self, node)
-            return found
-        finally:
-            self.line = outer
-            self.free = free
+        found: tuple[ast.expr, bool] = _METHODS[type(node)](self, node)
+        self.line = outer
+        self.free = free
+        return found
 
     def value(self, node: Node) -> ast.expr:
         return self.node(node)[0]
@@ -98,15 +97,16 @@ class Generator(Writer):
 
     def member_of(self, node: Node, *, part: bool) -> tuple[ast.expr, bool]:
         """What a field or an element is taken of. Names and what is taken of them are charged as one."""
-        if is_attribute(node, self.constants):
-            self.part = part
-        elif not part:
-            self.pay(1)
+        if self.metered:
+            if is_attribute(node, self.constants):
+                self.part = part
+            elif not part:
+                self.pay(1)
         return self.node(node)
 
     def branch(self, node: Node) -> tuple[ast.expr, bool]:
         """A branch of `?:` or a key: a name costs nothing there."""
-        self.part = is_attribute(node, self.constants)
+        self.part = self.metered and is_attribute(node, self.constants)
         return self.node(node)
 
     def condition(self, node: Node) -> tuple[ast.expr, bool]:
@@ -167,7 +167,7 @@ class Generator(Writer):
             self.pay(1)
             if node.test:
                 return self.keep(True), fails
-            found: ast.expr = ast.Attribute(operand, kind.attributes[node.field], ast.Load(), lineno=self.line)
+            found: ast.expr = ast.Attribute(operand, kind.attributes[node.field], LOAD, lineno=self.line)
             return (self.helper(Optional, found) if node.optional else found), fails
         if node.test:
             # Kubernetes takes one off for the test, also where nothing was charged for what is tested.
@@ -187,7 +187,7 @@ class Generator(Writer):
         return self.meter("present", found) if self.metered else found
 
     def subscript(self, operand: ast.expr, key: ast.expr) -> ast.expr:
-        return ast.Subscript(operand, key, ast.Load(), lineno=self.line)
+        return ast.Subscript(operand, key, LOAD, lineno=self.line)
 
     # -- calls
 
@@ -254,17 +254,25 @@ class Generator(Writer):
         """A literal pattern is compiled once."""
         pattern = node.args[-1]
         text = node.target if node.target is not None else node.args[0]
-        if not isinstance(pattern, Literal) or not isinstance(pattern.value, str) or text.type.kind != "string":
+        if self.metered or not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
             return None
-        if self.metered:
+        if text.type.kind != "string" and not is_dynamic(text.type):
             return None
         try:
             regex = compile_regex(pattern.value)
         except operators.FAILURES:
             return None
         subject, fails = self.node(text)
-        search = ast.Attribute(self.keep(regex), "search", ast.Load(), lineno=self.line)
-        return call(search, [subject], self.line), fails
+        search = ast.Attribute(self.keep(regex), "search", LOAD, lineno=self.line)
+        if text.type.kind == "string":
+            return call(search, [subject], self.line), fails
+        # Most often it is a string.
+        held = self.atom(subject)
+        kind = ast.Attribute(held, "__class__", LOAD, lineno=self.line)
+        is_text = ast.Compare(kind, [ast.Is()], [self.keep(str)], lineno=self.line)
+        dispatcher = operators.ByText(operators.Dispatcher(node.function, node.tried or node.overloads))
+        other = self.helper(dispatcher, held, self.keep(pattern.value))
+        return ast.IfExp(is_text, call(search, [held], self.line), other, lineno=self.line), True
 
     # -- optional values
 
@@ -277,10 +285,10 @@ class Generator(Writer):
             found, fails = self.helper(operators.unwrap, found), True
         held = self.atom(found)
         body, (other, other_fails) = self.captured(lambda: self.node(node.args[0]))
-        present = ast.Attribute(held, "present", ast.Load(), lineno=self.line)
+        present = ast.Attribute(held, "present", LOAD, lineno=self.line)
         value: ast.expr = held
         if node.function == "orValue":
-            value = ast.Attribute(held, "value", ast.Load(), lineno=self.line)
+            value = ast.Attribute(held, "value", LOAD, lineno=self.line)
         if not body:
             return ast.IfExp(present, value, other, lineno=self.line), fails or other_fails
         result = self.temporary()
@@ -313,7 +321,7 @@ class Generator(Writer):
             # Most often both are strings. What is none may be of a type that cannot be compared with one.
             held = self.atom(left)
             same_text = ast.Compare(held, [operator], [right], lineno=self.line)
-            kind = ast.Attribute(held, "__class__", ast.Load(), lineno=self.line)
+            kind = ast.Attribute(held, "__class__", LOAD, lineno=self.line)
             other = ast.Compare(kind, [ast.IsNot()], [self.keep(str)], lineno=self.line)
             checked = self.helper(operators.comparable, held, right)
             unlike = ast.BoolOp(ast.And(), [other, checked], lineno=self.line)
@@ -480,7 +488,7 @@ def _contained(item: Any, container: Any) -> bool:
     return operators.contains(container, item)
 
 
-_CONVERSIONS: Final = frozenset(
+CONVERSIONS: Final = frozenset(
     ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
 )
 
@@ -500,7 +508,7 @@ def is_constant(node: Node, constants: Mapping[str, Any]) -> bool:
     if node.function == "@in":
         held = node.args[1]
         return isinstance(held, ListLiteral) and not held.elements
-    return node.function in _CONVERSIONS and len(node.args) == 1 and is_constant(node.args[0], constants)
+    return node.function in CONVERSIONS and len(node.args) == 1 and is_constant(node.args[0], constants)
 
 
 def _is_primitive(node: Node) -> bool:
@@ -527,7 +535,7 @@ def is_attribute(node: Node, constants: Mapping[str, Any]) -> bool:
 
 def _is_entry(node: Node) -> bool:
     """Whether it is an entry of a map or list, reached by a step that is not optional, and may be an optional."""
-    if not is_dynamic(node.type) and node.type.kind != "optional":
+    if node.type.kind not in _MAYBE_OPTIONAL:
         return False
     if isinstance(node, Select):
         return node.resolved is None and not node.optional and node.operand.type.kind != "optional"

@@ -9,6 +9,7 @@ costs is in ``estimates``. Codegen leaves the run-time budget out where the boun
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dibs.cel.errors import CelRuntimeError
 from dibs.cel.estimates import MAX, UNKNOWN, Argument, Path, Size, estimate, multiply, union
 from dibs.cel.nodes import (
     Bind,
@@ -25,7 +26,7 @@ from dibs.cel.nodes import (
     OptionalMap,
     Select,
 )
-from dibs.cel.pattern import compile_program
+from dibs.cel.regex import compile_regex
 from dibs.cel.types import Type
 
 LIST_COST: Final = 10
@@ -71,6 +72,13 @@ def _is_scalar(kind: Type) -> bool:
     return kind.kind in _SCALARS or kind.name in _TIMES
 
 
+def _written(node: Literal | ListLiteral | MapLiteral) -> int:
+    """The size of what is written out."""
+    if isinstance(node, Literal):
+        return len(node.value) if isinstance(node.value, str | bytes) else 1
+    return len(node.elements) if isinstance(node, ListLiteral) else len(node.entries)
+
+
 def _union_entries(one: _Entry | None, other: _Entry | None) -> _Entry | None:
     if one is None or other is None:
         return None
@@ -103,7 +111,7 @@ class Estimate:
     def of(self, node: Node) -> int:
         """What evaluating a node costs at most."""
         found: int = _METHODS[type(node)](self, node)
-        return min(found, MAX)
+        return min(MAX, found)
 
     # -- what is known of a value
 
@@ -112,7 +120,7 @@ class Estimate:
         return held[-1] if held else None
 
     def path(self, node: Node) -> Path | None:
-        if isinstance(node, Ident):
+        if self.locals and isinstance(node, Ident):
             found = self.local(node.name)
             if found is not None:
                 return found.path
@@ -126,17 +134,15 @@ class Estimate:
         found = self.sizes.get(id(node))
         if found is not None:
             return found
-        if isinstance(node, Literal):
-            count = len(node.value) if isinstance(node.value, str | bytes) else 1
+        if isinstance(node, Literal | ListLiteral | MapLiteral):
+            count = _written(node)
             return count, count
-        if isinstance(node, ListLiteral):
-            return len(node.elements), len(node.elements)
-        if isinstance(node, MapLiteral):
-            return len(node.entries), len(node.entries)
-        found = self.declared(self.path(node))
-        if found is not None:
-            self.sizes[id(node)] = found
-            return found
+        path = self.path(node)
+        if path is not None:
+            found = path.size(self.variables)
+            if found is not None:
+                self.sizes[id(node)] = found
+                return found
         if _is_scalar(node.type):
             return 1, 1
         if isinstance(node, Ident):
@@ -152,6 +158,10 @@ class Estimate:
         return found
 
     def argument(self, node: Node) -> Argument:
+        if isinstance(node, Literal):
+            count = _written(node)
+            return Argument(node, None, (count, count), self.declared)
+        # What is declared of the path is in the size already.
         return Argument(node, self.path(node), self.size(node), self.declared)
 
     def keep(self, node: Node, size: Size | None, entry: _Entry | None = None) -> None:
@@ -191,7 +201,9 @@ class Estimate:
             cost = self.of(node.args[0])
             self.keep(node, self.size(node.args[0]), self.entry(node.args[0]))
             return cost + 1
-        total = sum(self.of(argument) for argument in node.args)
+        total = 0
+        for argument in node.args:
+            total += self.of(argument)
         arguments = [self.argument(argument) for argument in node.args]
         target = None
         if node.target is not None:
@@ -225,8 +237,13 @@ class Estimate:
 
     def watch(self, node: Call) -> None:
         """Note calls that may do more work here than they cost."""
+        grows = False
+        for overload in node.overloads:
+            grows = grows or overload.grows
+        if not grows and node.function not in _COMPARING and node.function not in _REGEX:
+            return
         arguments = node.args if node.target is None else [node.target, *node.args]
-        if any(overload.grows for overload in node.overloads):
+        if grows:
             sizes = [self.size(argument) for argument in arguments]
             if node.function != "_+_" or sum(size[1] if size else MAX for size in sizes) > 1_000:
                 self.grows = True
@@ -239,9 +256,9 @@ class Estimate:
                 return
             try:
                 # A short pattern may stand for a long program (``a{1000}``).
-                if len(compile_program(pattern.value)) > 4 * max(len(pattern.value), 16):
+                if compile_regex(pattern.value).size > 4 * max(len(pattern.value), 16):
                     self.grows = True
-            except ValueError:
+            except CelRuntimeError:
                 pass
 
     def logic(self, node: Logic) -> int:

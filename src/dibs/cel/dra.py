@@ -161,10 +161,14 @@ class Selector:
             result = self._function(device)
         except (CelError, KeyError, ValueError, RecursionError) as error:
             raise self._failure(error) from None
+        if result is True:
+            return True
+        if result is False:
+            return False
         while type(result) is Optional and result.present:
             result = result.value
-        if result is True or result is False:
-            return bool(result)
+        if isinstance(result, bool):
+            return result
         raise CelRuntimeError(
             f"CEL result of type {type_name(result)} could not be converted to bool: "
             f"type conversion error from '{type_name(result)}' to 'bool'",

@@ -6,21 +6,24 @@ author has no way to reach it.
 
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from dibs.cel.declarations import Overload
 
+# Python's own parser shares these as well.
+LOAD: Final = ast.Load()
+STORE: Final = ast.Store()
 _PLACES = {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
 def load(identifier: str, line: int) -> ast.Name:
     """Read a name."""
-    return ast.Name(identifier, ast.Load(), lineno=line)
+    return ast.Name(identifier, LOAD, lineno=line)
 
 
 def store(identifier: str) -> ast.Name:
     """A name as the target of an assignment."""
-    return ast.Name(identifier, ast.Store())
+    return ast.Name(identifier, STORE)
 
 
 def constant(value: Any, line: int) -> ast.Constant:
@@ -92,7 +95,11 @@ def ordering_key(overload: Overload, argument: ast.expr, value: Any, line: int) 
     return filled
 
 
-_LOCATED = (ast.expr, ast.stmt, ast.excepthandler, ast.arg, ast.arguments)
+_LOCATED: Final = frozenset(
+    kind
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.expr | ast.stmt | ast.excepthandler | ast.arg | ast.arguments)
+)
 
 
 def locate(module: ast.Module) -> None:
@@ -104,11 +111,12 @@ def locate(module: ast.Module) -> None:
         held = node.__dict__
         line = held.get("lineno", line)
         for value in held.values():
-            if isinstance(value, _LOCATED):
+            kind = type(value)
+            if kind in _LOCATED:
                 stack.append((value, line))
-            elif isinstance(value, list):
+            elif kind is list:
                 for item in value:
-                    if isinstance(item, _LOCATED):
+                    if type(item) in _LOCATED:
                         stack.append((item, line))
-        held["lineno"] = held["end_lineno"] = line
-        held["col_offset"] = held["end_col_offset"] = 0
+        held["lineno"] = line
+        held["col_offset"] = 0

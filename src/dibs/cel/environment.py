@@ -108,7 +108,7 @@ class Environment:
             )
             checker.run(root, expression)
             if self.strict_literals and check:
-                validate(root, self.constants)
+                validate(root, checker.visited, self.constants)
             estimate = Estimate(root, self.variables)
             result = root.type
             checker.distrust()

@@ -88,18 +88,16 @@ class Path:
     def size(self, variables: Mapping[str, Type]) -> Size | None:
         """What the declarations say of the value's size."""
         kind = variables.get(self.steps[0])
-        for step in self.steps[1 : self.count]:
-            kind = _step(kind, step)
+        for place in range(1, self.count):
             if kind is None:
                 return None
+            kind = _step(kind, self.steps[place])
         if kind is None or kind.max_size is None:
             return None
         return 0, kind.max_size
 
 
-def _step(kind: Type | None, step: str) -> Type | None:
-    if kind is None:
-        return None
+def _step(kind: Type, step: str) -> Type | None:
     if step in ("@items", "@values"):
         return kind.params[-1] if kind.kind in ("list", "map") else None
     if step == "@keys":
@@ -125,7 +123,7 @@ class Argument:
         self.path = path
         self._declared = declared
         self.known = size
-        self.size: Size = size or declared(path) or UNKNOWN
+        self.size: Size = size or UNKNOWN
 
     def element(self) -> tuple[Type, Size] | None:
         """Type and size of an element, where it is a list (or has a first type parameter, which counts as one)."""
@@ -332,12 +330,34 @@ _FUNCTIONS: Final[dict[str, _Table]] = {
     "sets.equivalent": _equivalent,
 }
 _COMPARISONS: Final = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
+_SPECIAL: Final = _COMPARISONS | frozenset(
+    (
+        "_==_",
+        "_!=_",
+        "_+_",
+        "@in",
+        "startsWith",
+        "endsWith",
+        "contains",
+        "matches",
+        "format",
+        "bytes",
+        "string",
+        "strings.quote",
+        "ip",
+        "sort",
+        "@sortByAssociatedKeys",
+    )
+)
 
 
 def estimate(function: str, overload: Overload, target: Argument | None, args: _Arguments) -> _Estimate:
     """What a call of this overload costs at most, without its arguments, and the size of the result where known."""
     table = _FUNCTIONS.get(function)
-    found = table(target, args) if table is not None else _special(function, overload, target, args)
+    if table is not None:
+        found = table(target, args)
+    else:
+        found = _special(function, overload, target, args) if function in _SPECIAL else None
     if found is not None:
         return found
     if overload.cost is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from dibs.cel import operators
 from dibs.cel.cost import LIST_COST, MAP_COST
-from dibs.cel.emit import assign, call, load, store
+from dibs.cel.emit import LOAD, assign, call, load, store
 from dibs.cel.nodes import Bind, Comprehension, ListLiteral, Literal, MapLiteral, Node, OptionalMap
 from dibs.cel.types import Type
 from dibs.cel.values import NONE, Optional
@@ -26,9 +26,9 @@ def list_literal(gen: "Generator", node: ListLiteral) -> tuple[ast.expr, bool]:
     made = [gen.node(item) for item in node.elements]
     fails = any(failing for _, failing in made)
     if not node.optional:
-        return ast.List([item for item, _ in made], ast.Load(), lineno=gen.line), fails
+        return ast.List([item for item, _ in made], LOAD, lineno=gen.line), fails
     result = gen.temporary()
-    gen.set(result, ast.List([], ast.Load()))
+    gen.set(result, ast.List([], LOAD))
     for place, (item, _) in enumerate(made):
         if place in node.optional:
             _when_present(gen, item, node.elements[place].type, lambda value: _append(gen, result, value))
@@ -38,15 +38,15 @@ def list_literal(gen: "Generator", node: ListLiteral) -> tuple[ast.expr, bool]:
 
 
 def _append(gen: "Generator", target: str, value: ast.expr) -> None:
-    method = ast.Attribute(load(target, gen.line), "append", ast.Load(), lineno=gen.line)
+    method = ast.Attribute(load(target, gen.line), "append", LOAD, lineno=gen.line)
     gen.emit(ast.Expr(call(method, [value], gen.line)))
 
 
 def _when_present(gen: "Generator", value: ast.expr, kind: Type, use: Callable[[ast.expr], None]) -> None:
     """if value.present: use(value.value)"""
     found = gen.atom(value if kind.kind == "optional" else gen.helper(operators.unwrap, value))
-    body, _ = gen.captured(lambda: use(ast.Attribute(found, "value", ast.Load(), lineno=gen.line)))
-    gen.emit(ast.If(ast.Attribute(found, "present", ast.Load(), lineno=gen.line), body, []))
+    body, _ = gen.captured(lambda: use(ast.Attribute(found, "value", LOAD, lineno=gen.line)))
+    gen.emit(ast.If(ast.Attribute(found, "present", LOAD, lineno=gen.line), body, []))
 
 
 def map_literal(gen: "Generator", node: MapLiteral) -> tuple[ast.expr, bool]:
@@ -136,7 +136,7 @@ def _turn(gen: "Generator", node: Comprehension, result: str, pending: str, name
         gen.statements.extend(body)
     if node.kind == "existsOne":
         return gen.keep(0)
-    return ast.List([], ast.Load()) if node.kind == "list" else ast.Dict([], [])
+    return ast.List([], LOAD) if node.kind == "list" else ast.Dict([], [])
 
 
 def _quantifier(gen: "Generator", node: Comprehension, result: str, pending: str) -> None:
@@ -192,7 +192,7 @@ def bind(gen: "Generator", node: Bind) -> tuple[ast.expr, bool]:
     target = gen.temporary()
     if gen.metered:
         before, due = gen.temporary(), gen.temporary()
-        gen.set(before, ast.Attribute(load("m", gen.line), "left", ast.Load(), lineno=gen.line))
+        gen.set(before, ast.Attribute(load("m", gen.line), "left", LOAD, lineno=gen.line))
         error = _attempt(gen, target, node.value)
         gen.set(due, gen.meter("postponed", load(before, gen.line)))
         gen.bound[target] = (error, due)
@@ -229,17 +229,17 @@ def optional_map(gen: "Generator", node: OptionalMap) -> tuple[ast.expr, bool]:
     result, inner, before = gen.temporary(), gen.temporary(), gen.temporary()
     if gen.metered:
         # The target is evaluated again where the name is used.
-        gen.set(before, ast.Attribute(load("m", gen.line), "left", ast.Load(), lineno=gen.line))
+        gen.set(before, ast.Attribute(load("m", gen.line), "left", LOAD, lineno=gen.line))
         body, target = gen.captured(lambda: gen.value(node.target))
         gen.statements.extend(body)
         target = gen.atom(target)
         spent = ast.BinOp(
             load(before, gen.line),
             ast.Sub(),
-            ast.Attribute(load("m", gen.line), "left", ast.Load(), lineno=gen.line),
+            ast.Attribute(load("m", gen.line), "left", LOAD, lineno=gen.line),
             lineno=gen.line,
         )
-        gen.set(before, ast.List([ast.BinOp(spent, ast.Add(), gen.keep(1), lineno=gen.line)], ast.Load()))
+        gen.set(before, ast.List([ast.BinOp(spent, ast.Add(), gen.keep(1), lineno=gen.line)], LOAD))
         gen.pay(1)
     else:
         target = gen.value(node.target)
@@ -258,7 +258,7 @@ def optional_map(gen: "Generator", node: OptionalMap) -> tuple[ast.expr, bool]:
         gen.set(result, gen.helper(operators.unwrap if node.flat else Optional, body))
 
     found = gen.atom(target if node.target.type.kind == "optional" else gen.helper(operators.unwrap, target))
-    then, _ = gen.captured(lambda: use(ast.Attribute(found, "value", ast.Load(), lineno=gen.line)))
+    then, _ = gen.captured(lambda: use(ast.Attribute(found, "value", LOAD, lineno=gen.line)))
     otherwise, _ = gen.captured(lambda: gen.pay(1))
-    gen.emit(ast.If(ast.Attribute(found, "present", ast.Load(), lineno=gen.line), then, otherwise))
+    gen.emit(ast.If(ast.Attribute(found, "present", LOAD, lineno=gen.line), then, otherwise))
     return load(result, gen.line), True

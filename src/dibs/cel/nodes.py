@@ -35,7 +35,8 @@ class Literal(Node):
     __slots__ = ("value",)
 
     def __init__(self, offset: int, value: Any) -> None:
-        super().__init__(offset)
+        self.offset = offset
+        self.depth = 1
         self.value = value
 
 
@@ -45,7 +46,8 @@ class Ident(Node):
     __slots__ = ("name", "resolved")
 
     def __init__(self, offset: int, name: str) -> None:
-        super().__init__(offset)
+        self.offset = offset
+        self.depth = 1
         self.name = name
         self.resolved: str | None = None
 
@@ -59,7 +61,8 @@ class Select(Node):
     __slots__ = ("field", "operand", "optional", "resolved", "test")
 
     def __init__(self, offset: int, operand: Node, field: str, *, test: bool = False, optional: bool = False) -> None:
-        super().__init__(offset, (operand,))
+        self.offset = offset
+        self.depth = operand.depth + 1
         self.operand = operand
         self.field = field
         self.test = test

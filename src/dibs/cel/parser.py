@@ -169,8 +169,11 @@ class _Parser:
         if isinstance(node, Literal) and type(node.value) is int and node.value > 2**63 - 1:
             raise CelSyntaxError(f"invalid int literal: {node.value} is out of range", offset=node.offset)
         while True:
-            dot = self.accept(".")
-            if dot is not None:
+            after = self.tokens[self.place]
+            if after.kind != SYMBOL:
+                return node
+            if after.value == ".":
+                self.place += 1
                 optional = self.optional_mark()
                 token = self.tokens[self.place]
                 if token.kind not in (IDENT, QUOTED):
@@ -181,20 +184,17 @@ class _Parser:
                 if opening is not None:
                     node = self.call(opening.offset, name, node)
                 else:
-                    node = self.checked(Select(dot.offset, node, name, optional=optional))
-                continue
-            bracket = self.accept("[")
-            if bracket is not None:
+                    node = self.checked(Select(after.offset, node, name, optional=optional))
+            elif after.value == "[":
+                self.place += 1
                 function = "_[?_]" if self.optional_mark() else "_[_]"
                 index = self.expression()
                 self.expect("]")
-                node = self.checked(Call(bracket.offset, function, None, [node, index]))
-                continue
-            brace = self.tokens[self.place]
-            if brace.kind == SYMBOL and brace.value == "{" and qualified_name(node) is not None:
+                node = self.checked(Call(after.offset, function, None, [node, index]))
+            elif after.value == "{" and qualified_name(node) is not None:
                 node = self.message(node)
-                continue
-            return node
+            else:
+                return node
 
     def optional_mark(self) -> bool:
         mark = self.accept("?")

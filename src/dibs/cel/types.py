@@ -14,9 +14,12 @@ Bindings = dict[str, "Type"]
 
 
 class Type:
-    """One type: a kind, parameters, and for named kinds (opaque, object, parameter) a name."""
+    """One type: a kind, parameters, and for named kinds (opaque, object, parameter) a name.
 
-    __slots__ = ("attributes", "fields", "kind", "max_size", "name", "params", "python")
+    ``generic``: whether a type parameter is in it.
+    """
+
+    __slots__ = ("attributes", "fields", "generic", "kind", "max_size", "name", "params", "python")
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Type:
         self.fields = fields
         self.attributes = attributes
         self.max_size = max_size
+        self.generic: bool = kind == "param" or any(param.generic for param in params)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -159,6 +163,8 @@ def resolve(bindings: Bindings, kind: Type) -> Type:
 
 def substitute(bindings: Bindings, kind: Type, *, free_as_dyn: bool = False) -> Type:
     """Replace all bound parameters; unbound ones become dyn if asked."""
+    if not kind.generic:
+        return kind
     kind = resolve(bindings, kind)
     if kind.kind == "param":
         return DYN if free_as_dyn else kind

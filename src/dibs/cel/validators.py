@@ -3,11 +3,11 @@
 Called by ``Environment.compile`` after the check, where the environment asks for it. It evaluates nothing but literals.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dibs.cel.codegen import is_constant
-from dibs.cel.errors import CelCompileError, CelError, CelTypeError
+from dibs.cel.codegen import CONVERSIONS, is_constant
+from dibs.cel.errors import CelCompileError, CelError, CelRuntimeError, CelTypeError
 from dibs.cel.library.localized import clauses
 from dibs.cel.nodes import (
     Bind,
@@ -21,11 +21,14 @@ from dibs.cel.nodes import (
     children,
 )
 from dibs.cel.operators import FAILURES, Dispatcher, make_map
-from dibs.cel.pattern import compile_program
+from dibs.cel.regex import compile_regex
 from dibs.cel.types import Type
 from dibs.cel.values import Optional, Uint, type_name
 
 _PARSED: Final = frozenset(("duration", "timestamp"))
+_PATTERNS: Final = frozenset(("matches", "find", "findAll"))
+_LITERAL_CALLS: Final = _PARSED | _PATTERNS | {"format"}
+_LOOKED_AT: Final = frozenset((Call, ListLiteral, MapLiteral, Ident, Bind, OptionalMap))
 # What a verb of a format may be given; a dyn may be anything.
 _NUMBERS: Final = frozenset(("int", "uint"))
 _ACCEPTED: Final[dict[str, frozenset[str]]] = {
@@ -43,8 +46,41 @@ _KEYS: Final = frozenset((bool, int, Uint, float, str))
 _TIMES: Final = frozenset(("google.protobuf.Duration", "google.protobuf.Timestamp"))
 
 
-def validate(root: Node, constants: Mapping[str, Any]) -> None:
-    """Raise all problems as one error."""
+def validate(root: Node, visited: Sequence[Node], constants: Mapping[str, Any]) -> None:
+    """Raise all problems as one error. ``visited``: all nodes that were checked."""
+    if any(_is_wrong(node, constants) for node in visited if type(node) in _LOOKED_AT):
+        _refuse(root, constants)
+    if any(_converts(node) for node in visited if type(node) is Call):
+        _convert(root, constants)
+
+
+def _is_wrong(node: Node, constants: Mapping[str, Any]) -> bool:
+    """Whether something is wrong with this node, were it not for what is around it."""
+    found: Iterator[CelTypeError]
+    if isinstance(node, Call):
+        if node.function not in _LITERAL_CALLS:
+            return False
+        found = _call_problems(node)
+    elif isinstance(node, ListLiteral | MapLiteral):
+        found = _mixed(node)
+    elif isinstance(node, Ident):
+        return node.type.kind == "type" and node.resolved not in constants
+    else:
+        assert isinstance(node, Bind | OptionalMap)
+        found = _type_problems(node, constants)
+    return next(found, None) is not None
+
+
+def _converts(node: Call) -> bool:
+    """Whether a constant may be converted here, or be an index that is none."""
+    if node.function in _INDEXES:
+        key = node.args[1]
+        return not isinstance(key, Literal) or type(key.value) not in _KEYS
+    return node.target is None and node.function in CONVERSIONS
+
+
+def _refuse(root: Node, constants: Mapping[str, Any]) -> None:
+    """Raise what is wrong, if anything is: the arguments of a format may be of several types."""
     problems: list[CelCompileError] = []
     stack: list[tuple[Node, bool]] = [(root, False)]
     while stack:
@@ -59,7 +95,6 @@ def validate(root: Node, constants: Mapping[str, Any]) -> None:
         stack.extend((child, formatting) for child in children(node))
     if problems:
         raise CelCompileError.of(sorted(problems, key=lambda problem: problem.offset or 0))
-    _convert(root, constants)
 
 
 def _call_problems(node: Call) -> Iterator[CelTypeError]:
@@ -68,12 +103,12 @@ def _call_problems(node: Call) -> Iterator[CelTypeError]:
             _constant(node, {})
         except FAILURES:
             yield CelTypeError(f"invalid {node.function} argument", offset=node.args[0].offset)
-    if node.function in ("matches", "find", "findAll") and node.args and isinstance(node.args[0], Literal):
+    if node.function in _PATTERNS and node.args and isinstance(node.args[0], Literal):
         pattern = node.args[0].value
         try:
             if isinstance(pattern, str):
-                compile_program(pattern)
-        except ValueError:
+                compile_regex(pattern)
+        except CelRuntimeError:
             yield CelTypeError(f"invalid {node.function} argument", offset=node.args[0].offset)
     if node.function == "format" and isinstance(node.target, Literal) and isinstance(node.args[0], ListLiteral):
         yield from _format_problems(node, str(node.target.value), node.args[0].elements)

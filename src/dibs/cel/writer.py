@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from dibs.cel.emit import assign, call, constant, is_atom, load
+from dibs.cel.emit import LOAD, assign, call, constant, is_atom, load
 
 # Python allows twenty nested loops and try blocks in a function; deeper ones go into a function of their own.
 _MAX_BLOCKS: Final = 14
@@ -86,7 +86,7 @@ class Writer:
 
     def meter(self, method: str, *arguments: ast.expr) -> ast.expr:
         """A call of the budget."""
-        return call(ast.Attribute(load("m", self.line), method, ast.Load(), lineno=self.line), arguments, self.line)
+        return call(ast.Attribute(load("m", self.line), method, LOAD, lineno=self.line), arguments, self.line)
 
     @contextmanager
     def block(self) -> Iterator[None]:

@@ -218,6 +218,34 @@ def test_a_quota_counts_what_a_scheduler_was_asked_for(home: Home, cluster: Fake
         service.remove(service.sandboxes()[0].id, 0.0)
 
 
+def unreachable(*_: object) -> None:
+    code = "CLUSTER_UNREACHABLE"
+    raise BackendUnavailable("the API server does not answer", field="backend", value="fake-cluster", code=code)
+
+
+def test_a_cluster_that_is_away_before_it_has_the_sandbox_is_reported_at_once(
+    service: Workloads, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeClusterBackend, "create", unreachable)
+    with pytest.raises(BackendUnavailable, match="the API server does not answer"):
+        service.create(on_cluster())
+    assert service.leases() == []
+    assert cluster.pods() == []
+
+
+def test_a_cluster_that_is_away_once_it_has_the_sandbox_is_waited_for(
+    service: Workloads, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sees, times = FakeClusterBackend.observe, iter([unreachable])
+    monkeypatch.setattr(FakeClusterBackend, "observe", lambda *args, **more: next(times, sees)(*args, **more))
+    row = service.create(on_cluster())
+    assert row.state == "running"
+    told = [event.detail for event in service.ledger.events(sandbox_id=row.id) if event.kind == "sandbox.pending"]
+    assert told == ["the API server does not answer"]
+    assert [pod.starts for pod in cluster.pods()] == [1]
+    service.remove(row.id, 0.0)
+
+
 # -- a gateway --------------------------------------------------------------------------------------------------------
 
 
@@ -347,11 +375,6 @@ def test_a_cluster_that_is_away_is_waited_for(
     service = hands.workloads
     admitted = admit(service, on_cluster())
     with monkeypatch.context() as away:
-
-        def unreachable(*_: object) -> None:
-            code = "CLUSTER_UNREACHABLE"
-            raise BackendUnavailable("the API server does not answer", field="backend", value="fake-cluster", code=code)
-
         away.setattr(FakeClusterBackend, verb, unreachable)
         hands.dispatcher.submit(admitted)
         hands.drive()

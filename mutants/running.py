@@ -58,7 +58,8 @@ class Server:
         first = self.ask(None, LONGEST, trace=[str(tree / module) for module in modules])
         if first["fate"] != "passed":
             self.close()
-            raise RedTests(f"{' '.join(tests)}: {first}\n{self.log.read_text()[-3000:]}")
+            which = ", ".join(first.get("failed", [])) or first["fate"]
+            raise RedTests(f"{' '.join(tests)}: {which}\n{self.log.read_text()[-3000:]}")
         self.tests: dict[str, Any] = first["tests"]
         self._load = first["loaded"]
 

@@ -154,7 +154,9 @@ def test_a_tainted_card_is_passed_over_unless_the_claim_tolerates_it(host: Workl
     other = host.create(parse_spec({"claim": claim(exactly())}))
     assert names(host, other.id) == ["gpu-1"]
     explained = host.explain(parse_spec({"gpu": 1}))
-    assert "maintenance=fan:NoSchedule" in str(explained)
+    [selector] = explained.backends[0].selectors
+    reasons = {verdict.device: verdict.reason for verdict in selector.verdicts}
+    assert ["maintenance=fan:NoSchedule" in reason for reason in reasons.values()] == [True, False], reasons
     assert host.untaint("gpu-0", "maintenance") == 1
     assert host.untaint("gpu-0", "") == 0
 

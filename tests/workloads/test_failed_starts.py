@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from tests import needs
 
+from dibs.backends.local.backend import LocalBackend
+from dibs.backends.port import ExitReason, Handle
 from dibs.errors import BackendUnavailable, CommandFailed, DibsError, InvalidRequest
 from dibs.request.spec import parse_spec
+from dibs.workloads.reconcile import reconcile
 from dibs.workloads.service import Workloads
 
 
@@ -27,6 +30,26 @@ def test_a_command_that_is_not_there_has_no_receipt_of_a_delivery(service: Workl
     receipt = service.receipt(row.id)
     assert (row.state, receipt.verdict) == ("failed", "not started")
     assert receipt.problems
+    assert not service.leases()
+
+
+def test_a_comparison_while_a_failed_start_is_undone_tells_the_same_reason(
+    service: Workloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the removal of its files and its end, nothing but its receipt says why it never ran."""
+    delete, ended = LocalBackend.delete, []
+
+    def compared(self: LocalBackend, handle: Handle) -> None:
+        delete(self, handle)
+        ended.extend(reconcile(service.ledger, service.registry))
+
+    monkeypatch.setattr(LocalBackend, "delete", compared)
+    error = _fails(service, CommandFailed, "no-such-command")
+    [row] = service.sandboxes(all=True)
+    assert ended == [row.id]
+    assert (row.state, row.reason) == ("failed", f"COMMAND_NOT_FOUND: {error}".splitlines()[0])
+    assert row.exit is not None
+    assert (row.exit.reason, row.exit.detail) == (ExitReason.NOT_STARTED, f"COMMAND_NOT_FOUND: {error}")
     assert not service.leases()
 
 

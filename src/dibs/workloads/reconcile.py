@@ -159,11 +159,14 @@ def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> 
             return False
         if now.parts.handle != row.parts.handle:
             return False  # what was seen to be gone is not what it is now: it was made once more
-        if now.accepted and result.reason is ExitReason.NOT_STARTED and ledger.reopen(row.id):
+        told = _why_not_started(now) if result.reason in (ExitReason.LOST, ExitReason.NOT_STARTED) else None
+        if told is not None:
+            result, reason = told, told.detail.splitlines()[0]
+        elif now.accepted and result.reason is ExitReason.NOT_STARTED and ledger.reopen(row.id):
             return False  # a gateway had accepted it and died before the command was let go: the next one makes it
-        first = ledger.end(
-            row.id, SandboxState.FAILED if failed else SandboxState.EXITED, exit=result, reason=describe(result)
-        )
+        else:
+            reason = describe(result)
+        first = ledger.end(row.id, SandboxState.FAILED if failed else SandboxState.EXITED, exit=result, reason=reason)
         if first:
             _forget_old(ledger, registry)
     if first and not row.created:
@@ -174,6 +177,15 @@ def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> 
             with ledger.writing():
                 ledger.note("sandbox.leftover", sandbox_id=row.id, detail=str(error))
     return first
+
+
+def _why_not_started(row: Sandbox) -> Exit | None:
+    """What its delivery has written into the receipt, and is about to end it with: its files may be gone already."""
+    receipt = row.receipt
+    if receipt is None or receipt.verdict != "not started":
+        return None
+    error = DibsError(receipt.problems)
+    return Exit(1, ExitReason.NOT_STARTED, detail=f"{error.code}: {error}", at=time.time())
 
 
 def _forget_old(ledger: Ledger, registry: Registry) -> None:

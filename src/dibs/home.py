@@ -58,7 +58,7 @@ class Home(msgspec.Struct, frozen=True):
         return self.state == HOST_WIDE and is_host_wide_home(HOST_WIDE)
 
     def sandbox(self, sandbox_id: str) -> Path:
-        return self.sandboxes / sandbox_id
+        return self.state.joinpath("sandboxes", sandbox_id)
 
     @property
     def file_mode(self) -> int:

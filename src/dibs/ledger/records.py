@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class Records(Sandboxes):
         except OSError as error:
             raise self._unreadable(sandbox_id, error.strerror or str(error)) from error
 
-    @property
+    @cached_property
     def _records(self) -> Path:
         return self.home.state / "live"
 
@@ -260,7 +261,7 @@ class Records(Sandboxes):
 
 
 def _write(folder: Path, name: str, data: bytes, home: Home) -> None:
-    draft = folder / f".{name}.{os.getpid()}"
+    draft = f"{folder}/.{name}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(draft, flags, home.file_mode)
@@ -275,4 +276,4 @@ def _write(folder: Path, name: str, data: bytes, home: Home) -> None:
         raise
     finally:
         os.close(fd)
-    os.rename(draft, folder / name)
+    os.rename(draft, f"{folder}/{name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -43,9 +44,10 @@ def find(engine: str, named: str, environ: Mapping[str, str] | None = None) -> F
     if named:
         return _address(named, f"the setting {engine}.socket")
     variable = VARIABLES[engine]
-    if env.get(variable):
-        return _address(env[variable], variable)
-    tried = list(dict.fromkeys(places(engine, env)))
+    address = env.get(variable)
+    if address:
+        return _address(address, variable)
+    tried = tuple(dict.fromkeys(places(engine, env)))
     for path in tried:
         try:
             if stat.S_ISSOCK(os.stat(path).st_mode):
@@ -54,8 +56,14 @@ def find(engine: str, named: str, environ: Mapping[str, str] | None = None) -> F
             return Found(path, "its usual place")  # it is there; connecting says what is missing
         except OSError:
             continue
+    return _nowhere(engine, tried, os.getuid())
+
+
+@lru_cache(maxsize=16)
+def _nowhere(engine: str, tried: tuple[str, ...], uid: int) -> Found:
+    """Most hosts have one engine at most, and are asked for all of them at every look."""
     reason = f"no socket was found: looked at {', '.join(tried)}"
-    return Found("", "", reason, _remedy(engine))
+    return Found("", "", reason, _remedy(engine, uid))
 
 
 def _address(text: str, said_by: str) -> Found:
@@ -65,8 +73,8 @@ def _address(text: str, said_by: str) -> Found:
     return Found("", said_by, reason, "write it as unix:///path/to/socket or tcp://host:port")
 
 
-def _remedy(engine: str) -> str:
+def _remedy(engine: str, uid: int) -> str:
     if engine == "docker":
         return "install and start Docker (systemctl start docker), or name its socket: docker.socket in config.toml"
-    unit = "systemctl start podman.socket" if os.getuid() == 0 else "systemctl --user start podman.socket"
+    unit = "systemctl start podman.socket" if uid == 0 else "systemctl --user start podman.socket"
     return f"install Podman and start its service ({unit}), or name its socket: podman.socket in config.toml"

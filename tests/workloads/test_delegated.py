@@ -228,7 +228,7 @@ def test_a_cluster_that_is_away_before_it_has_the_sandbox_is_reported_at_once(
 ) -> None:
     monkeypatch.setattr(FakeClusterBackend, "create", unreachable)
     with pytest.raises(BackendUnavailable, match="the API server does not answer"):
-        service.create(on_cluster())
+        service.create(on_cluster(wait="0s"))
     assert service.leases() == []
     assert cluster.pods() == []
 

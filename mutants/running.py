@@ -2,8 +2,8 @@
 
 `Bench` is one copy; each has one fault at a time. The tests of a module run unchanged first: they must be green, and
 what they run says which of them are tried first, and how long each takes. A fault counts as killed where the same test
-fails twice with it: a busy machine may fail a test once. It counts as killed by the time limit where a test does not
-end with it, if the same tests end within the same time without it.
+fails twice with it: a busy machine may fail a test once. It counts as killed by the time limit where a test twice does
+not end with it, if the same tests end within the same time without it.
 """
 
 from __future__ import annotations
@@ -146,20 +146,21 @@ class Bench:
                     return said["fate"], said["by"]
                 if said["fate"] == "passed":
                     break
+                if said["fate"] == "died":
+                    return "killed", "the process of the tests ended"
                 if said["fate"] == "hung":
                     without = server.ask(tests, server.limit(tests))
                     self._clear()
-                    if without["fate"] == "passed":
-                        return "hung", said["in"]
-                    raise RuntimeError(f"{mutant}: the machine is too busy to say whether this hangs: {without}")
-                if said["fate"] == "died":
-                    return "killed", "the process of the tests ended"
-                by = said["failed"][0]
+                    if without["fate"] != "passed":
+                        raise RuntimeError(f"{mutant}: the machine is too busy to say whether this hangs: {without}")
+                    if not said["in"]:
+                        return "hung", ""
+                by = said["in"] if said["fate"] == "hung" else said["failed"][0]
                 with self._faulty(path, mutant) as original:
                     again = self._ask(server, [by], str(path), original)
                 if again["fate"] != "passed":
-                    return "killed", by
-                tests = tests[tests.index(by) + 1 :]  # it failed for another reason
+                    return "hung" if again["fate"] == "hung" else "killed", by
+                tests = tests[tests.index(by) + 1 :]  # it failed for another reason, or was slow
         return "survived", ""
 
     def _ask(self, server: Server, tests: list[str], module: str, original: str) -> dict[str, Any]:

@@ -137,8 +137,12 @@ PASSED = {"fate": "passed"}
 def test_a_fault_with_which_a_test_never_ends_is_told_with_that_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = tried(tmp_path, monkeypatch, HUNG, PASSED)
+    outcome = tried(tmp_path, monkeypatch, HUNG, PASSED, HUNG)
     assert (outcome.fate, outcome.by) == ("hung", "tests/test_countdown.py::test_it_ends")
+
+
+def test_a_test_that_was_slow_once_kills_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(tmp_path, monkeypatch, HUNG, PASSED, PASSED).fate == "survived"
 
 
 def test_a_machine_that_is_too_busy_kills_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dibs.cel.errors import CelRuntimeError
-from dibs.cel.estimates import MAX, UNKNOWN, Argument, Path, Size, estimate, multiply, union
+from dibs.cel.estimates import MAX, UNKNOWN, Argument, Path, Size, estimate, looks_at_sizes, multiply, union
 from dibs.cel.nodes import (
     Bind,
     Call,
@@ -53,6 +53,9 @@ _COMPARING: Final = frozenset(
         "sets.intersects",
     )
 )
+# A union that is written in place is made anew each time it is asked for.
+_WRITTEN: Final = (Literal, ListLiteral, MapLiteral)
+_TEXTS: Final = (str, bytes)
 # The size of a key and of a value of a list or map.
 _Entry = tuple[bool, Size, Size]
 
@@ -75,7 +78,7 @@ def _is_scalar(kind: Type) -> bool:
 def _written(node: Literal | ListLiteral | MapLiteral) -> int:
     """The size of what is written out."""
     if isinstance(node, Literal):
-        return len(node.value) if isinstance(node.value, str | bytes) else 1
+        return len(node.value) if isinstance(node.value, _TEXTS) else 1
     return len(node.elements) if isinstance(node, ListLiteral) else len(node.entries)
 
 
@@ -131,13 +134,15 @@ class Estimate:
         return None if path is None else path.size(self.variables)
 
     def size(self, node: Node) -> Size | None:
+        return self.size_at(node, self.path(node))
+
+    def size_at(self, node: Node, path: Path | None) -> Size | None:
         found = self.sizes.get(id(node))
         if found is not None:
             return found
-        if isinstance(node, Literal | ListLiteral | MapLiteral):
+        if isinstance(node, _WRITTEN):
             count = _written(node)
             return count, count
-        path = self.path(node)
         if path is not None:
             found = path.size(self.variables)
             if found is not None:
@@ -162,7 +167,8 @@ class Estimate:
             count = _written(node)
             return Argument(node, None, (count, count), self.declared)
         # What is declared of the path is in the size already.
-        return Argument(node, self.path(node), self.size(node), self.declared)
+        path = self.path(node)
+        return Argument(node, path, self.size_at(node, path), self.declared)
 
     def keep(self, node: Node, size: Size | None, entry: _Entry | None = None) -> None:
         if size is not None:
@@ -204,11 +210,12 @@ class Estimate:
         total = 0
         for argument in node.args:
             total += self.of(argument)
-        arguments = [self.argument(argument) for argument in node.args]
+        sized = looks_at_sizes(node.function, node.overloads)
+        arguments = [self.argument(argument) for argument in node.args] if sized else []
         target = None
         if node.target is not None:
             total += self.of(node.target)
-            target = self.argument(node.target)
+            target = self.argument(node.target) if sized else None
         if not node.overloads:
             return total + 1
         self.watch(node)

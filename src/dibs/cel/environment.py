@@ -27,6 +27,8 @@ MAX_LENGTH: Final = 100_000
 # Their overloads stand in alphabetical order, as in cel-go: the first that fits says what `[][0]` is.
 _ARITHMETIC: Final = frozenset(("_+_", "_-_", "_*_", "_/_", "_%_", "-_"))
 
+_NAMES: Final = (Ident, Select)
+
 _standard: Library | None = None
 
 
@@ -146,9 +148,7 @@ class Program:
         limit = environment.static_cost_limit
         if limit is not None and self.cost > limit:
             raise CelTypeError(f"the expression may cost {self.cost:g} units; at most {limit:g} are allowed")
-        names = {
-            node.resolved: None for node in visited if isinstance(node, Ident | Select) and node.resolved is not None
-        }
+        names = {node.resolved: None for node in visited if isinstance(node, _NAMES) and node.resolved is not None}
         self.variables = tuple(name for name in names if name not in environment.constants)
         self.bounded = not estimate.grows and self.cost <= environment.cost_limit
         self._plain: Callable[..., Any] | None = None

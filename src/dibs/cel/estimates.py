@@ -351,6 +351,13 @@ _SPECIAL: Final = _COMPARISONS | frozenset(
 )
 
 
+def looks_at_sizes(function: str, overloads: Sequence[Overload]) -> bool:
+    """Whether the estimate of a call depends on its arguments; else they need not be given."""
+    if function in _FUNCTIONS or function in _SPECIAL:
+        return True
+    return any(overload.cost is not None for overload in overloads)
+
+
 def estimate(function: str, overload: Overload, target: Argument | None, args: _Arguments) -> _Estimate:
     """What a call of this overload costs at most, without its arguments, and the size of the result where known."""
     table = _FUNCTIONS.get(function)

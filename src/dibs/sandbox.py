@@ -182,6 +182,11 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether a gateway still has to deliver it."""
         return self.parts.pending is not None
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it was removed before it was proved, and its delivery is being undone."""
+        return self.state is SandboxState.STOPPING and self.step in (Step.BOOKED, Step.CREATED, Step.PLACED)
+
     def decoded(self) -> Sandbox:
         """The same with every part decoded, for comparing."""
         parts = Parts(

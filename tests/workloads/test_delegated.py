@@ -12,7 +12,7 @@ from tests.workloads.admitting import admit
 from dibs import process
 from dibs.backends.fake.cluster import FakeCluster
 from dibs.backends.fake.scheduled import FakeClusterBackend
-from dibs.backends.port import Handle, PlacedDevice, Placement, scheduler_of
+from dibs.backends.port import Exit, ExitReason, Handle, Phase, PlacedDevice, Placement, Status, scheduler_of
 from dibs.errors import BackendUnavailable, Busy, Conflict, DeliveryMismatch, InvalidRequest, Timeout, Unsupported
 from dibs.home import Home
 from dibs.ledger.rows import Bound, Delegated, LeasedDevice
@@ -25,7 +25,7 @@ from dibs.workloads import delivery
 from dibs.workloads.delivery import Delivery, NotYet, Run
 from dibs.workloads.dispatcher import Dispatcher
 from dibs.workloads.quotas import held_by
-from dibs.workloads.reconcile import reconcile
+from dibs.workloads.reconcile import finish, reconcile
 from dibs.workloads.registry import Registry
 from dibs.workloads.service import Workloads
 
@@ -366,6 +366,27 @@ def test_it_can_be_cancelled_while_it_is_pending_and_before_it_is_submitted(
     assert service.sandboxes() == []
     assert service.leases() == []
     assert cluster.pods() == []
+
+
+@pytest.mark.parametrize("seen", [None, Exit(137, ExitReason.NOT_STARTED, 9)])
+def test_what_is_removed_while_it_is_pending_was_removed_and_not_killed(
+    hands: Hands, cluster: FakeCluster, seen: Exit | None
+) -> None:
+    cluster.hold("looking")
+    service = hands.workloads
+    admitted = admit(service, on_cluster())
+    hands.dispatcher.submit(admitted)
+    hands.drive()
+    with service.ledger.writing():
+        service.ledger.set_state(admitted.row.id, SandboxState.STOPPING, expected=(SandboxState.CREATING,))
+    row = service.sandbox(admitted.row.id)
+    cluster.lose(row.id)  # what its delivery does next; a reconciliation sees it before the delivery has recorded it
+    assert finish(service.ledger, service.registry, row, Status(Phase.ABSENT, seen))
+    found = service.sandbox(row.id)
+    assert (found.state, found.reason) == ("exited", "removed before it ran")
+    hands.drive()
+    assert service.sandbox(row.id).reason == "removed before it ran"
+    assert service.leases() == []
 
 
 @pytest.mark.parametrize("verb", ["create", "placement", "observe"])

@@ -553,10 +553,11 @@ def ledger_away(error: BaseException) -> bool:
     return isinstance(error, BackendUnavailable) and error.code == "LEDGER_UNREACHABLE"
 
 
-def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> None:
-    """A sandbox that was removed before it ran, and of which nothing is left; part of the caller's transaction."""
+def withdraw(ledger: Ledger, sandbox_id: SandboxId) -> bool:
+    """A sandbox that was removed before it ran, and of which nothing is left; part of the caller's transaction. False
+    if its end was recorded before."""
     result = Exit(0, ExitReason.STOPPED, detail="removed before it ran", at=time.time())
-    ledger.end(sandbox_id, SandboxState.EXITED, exit=result, reason=result.detail)
+    return ledger.end(sandbox_id, SandboxState.EXITED, exit=result, reason=result.detail)
 
 
 def placed(prepared: Prepared, scheduler: Scheduler, placement: Placement) -> Prepared:

@@ -166,7 +166,13 @@ def finish(ledger: Ledger, registry: Registry, row: Sandbox, status: Status) -> 
             return False  # a gateway had accepted it and died before the command was let go: the next one makes it
         else:
             reason = describe(result)
-        first = ledger.end(row.id, SandboxState.FAILED if failed else SandboxState.EXITED, exit=result, reason=reason)
+        if now.withdrawn and result.reason in (ExitReason.LOST, ExitReason.NOT_STARTED):
+            from dibs.workloads.delivery import withdraw
+
+            first = withdraw(ledger, row.id)  # its delivery has undone it, and has not recorded that yet
+        else:
+            ends = SandboxState.FAILED if failed else SandboxState.EXITED
+            first = ledger.end(row.id, ends, exit=result, reason=reason)
         if first:
             _forget_old(ledger, registry)
     if first and not row.created:

@@ -35,7 +35,7 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         from dibs.remote.choose import in_process
 
-        if in_process():
+        if in_process() and not _elsewhere(sys.argv[2:]):
             from dibs.backends.local.spawning import start_early
 
             start_early()  # it starts while we load
@@ -51,6 +51,14 @@ def main() -> None:
     sys.stderr.flush()
     # Everything is written and closed; taking the interpreter apart would take longer than many commands do.
     os._exit(code)
+
+
+def _elsewhere(words: list[str]) -> bool:
+    """Whether it is plain that the command does not run on this host's own files. Misread, it costs a moment only."""
+    options = words[: words.index("--")] if "--" in words else words
+    return any(word.startswith("--image") for word in options) or (
+        "--backend" in options[:-1] and options[options.index("--backend") + 1] != "local"
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import re
 import msgspec
 
 from dibs.claims.meta import NodeSelector, NodeSelectorRequirement
+from dibs.patterns import lazy_pattern
 
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = lazy_pattern(r"[+-]?[0-9]+", re.ASCII)
 _INT64 = 1 << 63
 NODE_NAME_FIELD = "metadata.name"
 

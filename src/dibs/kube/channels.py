@@ -24,7 +24,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+_CLOSE = 255
 _PIECE = 1 << 16
 _LARGEST = 1 << 25  # of one message
 _SENT_AT_ONCE = 1 << 15  # bytes of stdin in one message: kubelets refuse larger ones
@@ -99,7 +99,7 @@ class Channels:
 
     def close_channel(self, channel: int) -> None:
         """Nothing more comes on this one (v5)."""
-        self.send(CLOSE, bytes((channel,)))
+        self.send(_CLOSE, bytes((channel,)))
 
     def _flush(self) -> None:
         """Send what is due; while the other side does not take it, listen to it."""

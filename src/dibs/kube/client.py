@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)  # the channels of exec and attach
 OLDEST_DRA = (1, 34)  # the first minor version with resource.k8s.io/v1
 _PAGE = 500
 _TRIES = 4

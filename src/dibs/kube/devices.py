@@ -30,6 +30,7 @@ from dibs.claims.claim import DeviceClaim, ResourceClaimSpec
 from dibs.claims.slices import Device
 from dibs.kube.inventory import ClusterInventory
 from dibs.kube.verdicts import Reason
+from dibs.patterns import lazy_pattern
 
 _NAMED = 4  # devices of one kind in a sentence; -o json has them all
 _BUDGET = 200_000  # steps per question; there are many nodes
@@ -55,7 +56,7 @@ _REMEDIES = {
     "DEVICES_TOGETHER": "ask for fewer devices in all: each request fits alone, but not beside the others",
     "DEVICE_UNUSABLE": "see the feature gates and versions of the cluster: dibs doctor --cluster",
 }
-_RUNTIME = re.compile(r"selector #(\d+) on device (\S+): CEL runtime error: (.*)", re.DOTALL)
+_RUNTIME = lazy_pattern(r"selector #(\d+) on device (\S+): CEL runtime error: (.*)", re.DOTALL)
 
 
 class DeviceJudge:

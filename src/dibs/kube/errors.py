@@ -14,7 +14,6 @@ code does. A test holds the table against Kubernetes' own list of reasons.
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, ClassVar
 
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest, NotFound, Problem, QuotaExceeded
 from dibs.http import ProtocolError
+from dibs.patterns import lazy_pattern
 
 
 class Unreachable(BackendUnavailable):
@@ -101,11 +101,11 @@ _CODES: Mapping[int, type[DibsError]] = {
     410: Expired, 413: Rejected, 415: Rejected, 422: Rejected, 429: Overloaded, 500: Unreachable, 502: Unreachable,
     503: Overloaded, 504: Overloaded,
 }  # fmt: skip
-_CANNOT = re.compile(
+_CANNOT = lazy_pattern(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]*)")?'
 )
-_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request')
+_WEBHOOK = lazy_pattern(r'admission webhook "([^"]+)" denied the request')
 
 
 def from_status(status: Any, code: int, cluster: str, subject: str) -> DibsError:

@@ -19,6 +19,7 @@ from dibs.errors import InvalidRequest, Problem
 from dibs.kube.base_template import BaseTemplate
 from dibs.kube.client import PODS, Resource
 from dibs.kube.inventory import ClusterInventory
+from dibs.patterns import lazy_pattern
 from dibs.quantity import Quantity
 from dibs.request.claim import CLASS_ANY, CLASS_OF, CLASS_OR_PART, claim_of
 from dibs.request.model import ALL, GpuSelector, Request, VolumeSpec
@@ -34,9 +35,9 @@ _EXTENDED = {
     "intel": ("gpu.intel.com/xe", "gpu.intel.com/i915"),
 }
 _MIG_CLASS = "mig.nvidia.com"
-_LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_NUMERIC_USER = re.compile(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
+_LABEL = lazy_pattern(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_NAME = lazy_pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_NUMERIC_USER = lazy_pattern(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
 
 Form = Literal["none", "extended resource", "claim"]
 Kind = Literal["Pod", "Sandbox", "BatchSandbox"]
@@ -56,7 +57,7 @@ GATE = "dibs.dev/start"  # scheduling gate: the pod is created, and nothing may 
 RELEASED = "dibs.dev/released"  # annotation of what a controller makes pods of: the uid of the one pod that may run
 VOLUME = "dibs-volume-"  # what the pod calls a named volume, with its number
 _SIZE = 1 << 30  # of a volume that is created without a size, as OpenSandbox's server makes it
-_CLAIM_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_CLAIM_NAME = lazy_pattern(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 FINALIZER = "dibs.dev/exit"  # keeps an ended pod until its exit was read
 
 

@@ -325,8 +325,9 @@ class Workloads:
 
         booking = Booking(self.home, self.ledger, self.registry.settings.tenants)
         spec = orders[0].spec
-        inventory, looked = self.inventory(), time.monotonic()
         waits = spec.wait_seconds is not None and spec.resources.wants_devices
+        here = waits or orders[0].scheduler is None  # else no device of this host is looked for
+        inventory, looked = self.inventory() if here else Inventory(()), time.monotonic()
         fresh, compared = True, False
         with waiter as waiting:
             while True:

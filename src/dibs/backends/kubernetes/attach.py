@@ -19,10 +19,11 @@ import msgspec
 from dibs.backends.kubernetes.pods import SandboxPod, exit_of
 from dibs.backends.port import Exit, ExitReason, Handle, Output, Phase
 from dibs.errors import Conflict, DibsError
-from dibs.kube.channels import RESIZE, STDERR, STDIN, STDOUT, Channels
+from dibs.kube.client import RESIZE, STDERR, STDIN, STDOUT
 
 if TYPE_CHECKING:
     from dibs.backends.kubernetes.streams import Talks
+    from dibs.kube.channels import Channels
 
 _SETTLING = 10.0  # seconds that a status may be behind the container
 _COMPARED = 1 << 20  # bytes of a conversation up to which it is compared with the log

@@ -16,17 +16,21 @@ import signal as signals
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dibs.backends.port import Exec, Exit, ExitReason, Output
 from dibs.errors import BackendUnavailable, Conflict, DibsError, InvalidRequest
-from dibs.kube.channels import ERROR, RESIZE, STDERR, STDIN, STDOUT, Channels
+from dibs.kube.client import ERROR, RESIZE, STDERR, STDIN, STDOUT
+from dibs.patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from dibs.kube.channels import Channels
 
 PROTOCOL = "v5.channel.k8s.io"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_NO_SHELL = re.compile(r'exec: "(?:/bin/)?sh"|stat (?:/bin/)?sh')
+_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NO_SHELL = lazy_pattern(r'exec: "(?:/bin/)?sh"|stat (?:/bin/)?sh')
 _MISSING = ("executable file not found", "no such file or directory")
 _BEGIN = """eval "$dibs"; unset dibs
 command -v "$1" >/dev/null 2>&1 || { echo missing; exit 127; }

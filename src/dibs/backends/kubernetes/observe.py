@@ -17,6 +17,7 @@ from dibs.errors import Conflict
 from dibs.kube import errors
 from dibs.kube.client import NODES
 from dibs.kube.objects import Node
+from dibs.patterns import lazy_pattern
 from dibs.quantity import NANO, Quantity
 
 AFTER = "after start"
@@ -36,7 +37,7 @@ _LOOK = (
     + "for f in " + " ".join(_CGROUP) + '; do g=/sys/fs/cgroup/$f; if [ -r $g ]; then echo "=$f"; cat $g; fi; done; '
     + 'echo "${e}shm"; df -k /dev/shm 2>/dev/null; echo "${e}end"'
 )  # fmt: skip
-_NODE = re.compile(r"^([bc])\S*\s+\d+\s+\d+\s+\d+\s+(\d+),\s*(\d+)\s.*?(/dev/\S+)$")
+_NODE = lazy_pattern(r"^([bc])\S*\s+\d+\s+\d+\s+\d+\s+(\d+),\s*(\d+)\s.*?(/dev/\S+)$")
 
 
 class Looks(Talks):
@@ -45,7 +46,7 @@ class Looks(Talks):
     def observe(self, handle: Handle) -> Observation:
         pod = self.running(handle)
         try:
-            code, out, err = self.run(handle, ("sh", "-c", _LOOK))
+            code, out, err = self.run(handle, ("sh", "-c", _LOOK), pod=pod)
         except NoShell:
             return Observation(origin={"": "API server"}, unseen=("nodes", "env", "limits", "mounts", *_PROCESS))
         if code == 3 or code in (137, 143):
@@ -62,7 +63,7 @@ class Looks(Talks):
     def usage(self, handle: Handle) -> Usage:
         pod = self.running(handle)
         try:
-            _, out, _ = self.run(handle, ("sh", "-c", _LOOK))
+            _, out, _ = self.run(handle, ("sh", "-c", _LOOK), pod=pod)
         except NoShell as error:
             raise Conflict(
                 "the image has no shell, and without one its usage cannot be read", field="sandbox",

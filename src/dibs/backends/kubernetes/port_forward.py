@@ -9,14 +9,17 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from typing import TYPE_CHECKING
 
 from dibs.backends.kubernetes.exec_stream import NoShell
 from dibs.backends.kubernetes.files import Files
 from dibs.backends.port import Handle
 from dibs.errors import NotFound
 from dibs.http import query
-from dibs.kube.channels import Channels
 from dibs.kube.client import PODS
+
+if TYPE_CHECKING:
+    from dibs.kube.channels import Channels
 
 _PROTOCOL = "v4.channel.k8s.io"
 _DATA, _ERROR = 0, 1

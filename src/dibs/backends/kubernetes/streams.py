@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dibs.backends.kubernetes import exec_stream
 from dibs.backends.kubernetes.attach import PodSession
@@ -15,9 +16,11 @@ from dibs.backends.port import Exec, Exit, ExitReason, Handle, LogRecord, Output
 from dibs.errors import BackendUnavailable, CommandFailed, Conflict, DibsError, InvalidRequest, Unsupported
 from dibs.http import query
 from dibs.kube import errors
-from dibs.kube.channels import ERROR, STDERR, STDIN, STDOUT, Channels
-from dibs.kube.client import PODS
+from dibs.kube.client import ERROR, PODS, STDERR, STDIN, STDOUT
 from dibs.kube.render import CONTAINER
+
+if TYPE_CHECKING:
+    from dibs.kube.channels import Channels
 
 _ENDING = 5.0  # seconds in which a kubelet has told that a container has ended
 _PULSE = 1.0  # seconds of silence after which one who follows a log is told so
@@ -166,9 +169,14 @@ class Talks(Lives):
                 return ExecSession(channels, tty=command.tty, early=early, kill=kill, ended=last)
         return ExecSession(channels, tty=command.tty, early=early, kill=kill)
 
-    def run(self, handle: Handle, words: Sequence[str], data: bytes = b"") -> tuple[int, bytes, bytes]:
-        """A small command of dibs' own, to its end: exit code, stdout, stderr. Raises NoShell where `sh` is missing."""
-        pod = self.running(handle)
+    def run(
+        self, handle: Handle, words: Sequence[str], data: bytes = b"", *, pod: SandboxPod | None = None
+    ) -> tuple[int, bytes, bytes]:
+        """A small command of dibs' own, to its end: exit code, stdout, stderr. Raises NoShell where `sh` is missing.
+
+        `pod`: as it was seen to run a moment ago.
+        """
+        pod = pod or self.running(handle)
         channels = self._opened(handle, pod, words, tty=False)
         out, err, until = b"", b"", time.monotonic() + _COMMAND
         try:

@@ -143,6 +143,34 @@ def test_one_that_is_scheduled_at_once_asks_the_api_server_for_nothing_that_expl
     assert listed == {"list resourceslices"}  # of its node, for what is known of its devices
 
 
+def test_what_runs_is_not_read_to_place_one_and_what_was_just_made_or_ended_is_not_read_again(
+    world: World, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(world)
+    asked: list[str] = []
+    request = Cluster._request
+
+    def noted(cluster: Cluster, line: Any, method: str, path: str, *rest: Any) -> Any:
+        if cluster is backend.cluster():  # and not the watch
+            what = path.partition("?")[0].rpartition("/")[2]
+            asked.append(f"{method} {what}")
+        return request(cluster, line, method, path, *rest)
+
+    monkeypatch.setattr(Cluster, "_request", noted)
+    handle = create(backend, gpu=1)
+    assert backend.placement(handle).reason == "handed to the scheduler"
+    assert asked == [
+        "GET version", "GET nodes", "GET resourceslices", "GET deviceclasses", "GET devicetaintrules",
+        "POST resourceclaimtemplates", "POST pods", "PATCH box-devices", "PATCH box",
+    ]  # fmt: skip
+    world.bound("box")
+    plays_kubelet(world, "box", KILLED)
+    asked.clear()
+    backend.delete(handle)
+    assert asked == ["GET box", "DELETE box", "PATCH box"]
+    assert left(world)["pods"] == 0
+
+
 def test_devices_of_a_plugin_are_those_that_the_kubelet_names(world: World, backend: KubernetesBackend) -> None:
     world.node(nvidia_com__gpu="2")
     handle = create(backend, gpu=2)

@@ -368,13 +368,15 @@ class PlacedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a scheduler says of a workload now: it looks for a place (and why there is none yet), it has found one (it
-    may change), or there will be none. `unreported`: for each device that was given and is not named, what it is of."""
+    may change), or there will be none. `unreported`: for each device that was given and is not named, what it is of.
+    `started`: it runs there already, or has ended."""
 
     state: Literal["pending", "bound", "refused"]
     reason: str = ""
     node: str = ""
     devices: tuple[PlacedDevice, ...] = ()
     unreported: tuple[str, ...] = ()
+    started: bool = False
 
 
 class Watch(Protocol):

@@ -75,9 +75,12 @@ class ClusterInventory(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def read_inventory(cluster: Cluster, *, pods: bool = True) -> ClusterInventory:
-    """Read it all. Fails only where the cluster cannot be asked at all; a part that is forbidden is recorded."""
-    version = cluster.version()
+def read_inventory(cluster: Cluster, *, in_use: bool = True, version: Version | None = None) -> ClusterInventory:
+    """Read it all. Fails only where the cluster cannot be asked at all; a part that is forbidden is recorded.
+
+    Without `in_use` it is the cluster as if nothing ran: pods and claims, of which there are most, are not read.
+    """
+    version = version or cluster.version()
     unreadable: list[Unreadable] = []
     denied: list[errors.Forbidden] = []
     notes: list[str] = []
@@ -111,11 +114,11 @@ def read_inventory(cluster: Cluster, *, pods: bool = True) -> ClusterInventory:
             PODS.plural,
             lambda: cluster.items(PODS, core.Pod, fields="status.phase!=Succeeded,status.phase!=Failed"),
         )
-        if pods
+        if in_use
         else (),
         slices=devices(SLICES, ResourceSlice),
         classes=devices(CLASSES, DeviceClass),
-        claims=devices(CLAIMS, ResourceClaim),
+        claims=devices(CLAIMS, ResourceClaim) if in_use else (),
         rules=part(TAINT_RULES.plural, rules) if version.has_dra else (),
         notes=tuple(notes),
     )

@@ -97,6 +97,7 @@ class Run:
         self._attach = attach
         self.tries = _TRIES
         self.given_up = False
+        self.started = False  # its scheduler says so
         self.pause = _PAUSE[0]
 
     @property
@@ -274,6 +275,7 @@ class Delivery:
             reason = f"the scheduler has given {given} devices on {found.node}"
             raise DeliveryMismatch(Problem("DELIVERY_MISMATCH", *_asked(run), reason, "ask its administrator"))
         run.prepared = placed(run.prepared, scheduler, found)
+        run.started = found.started
         try:
             self._bind(run, found)
         except Busy:
@@ -331,8 +333,9 @@ class Delivery:
         assert handle is not None  # it was created
         if not backend.holds:
             run.open(handle)
-            if run.order.scheduler is None or backend.status(handle).phase is Phase.HELD:
-                backend.start(handle)  # one that was resumed may have been started
+            # One that was resumed may have been started.
+            if run.order.scheduler is None or (not run.started and backend.status(handle).phase is Phase.HELD):
+                backend.start(handle)
         run.observed = _look(backend, handle, run.prepared.realisation.expectation)
 
     def _prove(self, run: Run) -> None:

@@ -21,6 +21,7 @@ from dibs.kube.informer import Follower
 from dibs.kube.render import SANDBOX
 from dibs.settings import ClusterSettings
 
+_REMEMBERED = 1000  # pods
 _ASK = 0.1, 2.0  # seconds between two questions while there is no watch: at first, and in the end
 
 
@@ -39,6 +40,7 @@ class Connection:
         self._followers: dict[str, Follower[SandboxPod]] = {}
         self._config: ClusterConfig | None = None
         self._version: Version | None = None
+        self._made: dict[str, SandboxPod] = {}  # as this process has made them, until they are asked for
 
     # -- the cluster
 
@@ -62,7 +64,7 @@ class Connection:
         return found
 
     def version(self) -> Version:
-        if self._version is None:
+        if self._version is None or not self._version.has_dra:  # one that is too old may be upgraded
             self._version = self.cluster().version()
         return self._version
 
@@ -91,13 +93,20 @@ class Connection:
         return found
 
     def seen(self, handle: Handle) -> SandboxPod | None:
-        """The same, from the watch where that is current and knows the pod."""
+        """The same, from the watch where that is current and knows the pod; at first, as this process has made it."""
         follower = self._followers.get(self._scope(handle.sandbox_id))
         if follower is not None and follower.current:
             found = follower.get(handle.sandbox_id)
             if found is not None:
                 return self.recognised(handle, found)
-        return self.pod(handle)
+        made = self._made.pop(handle.sandbox_id, None)
+        return made if made is not None else self.pod(handle)
+
+    def remember(self, pod: SandboxPod) -> None:
+        """What was just made need not be asked for. One that has changed since is noticed when it is changed."""
+        if len(self._made) > _REMEMBERED:
+            self._made.clear()
+        self._made[pod.sandbox] = pod
 
     def follow(self, sandbox_id: str) -> Follower[SandboxPod]:
         """The watch that shows a sandbox; started if need be."""
@@ -125,13 +134,20 @@ class Connection:
         return PodWatch(self.follow(""), on_change)
 
     def wait_for(
-        self, handle: Handle, done: Callable[[SandboxPod | None], bool], timeout: float | None
+        self,
+        handle: Handle,
+        done: Callable[[SandboxPod | None], bool],
+        timeout: float | None,
+        told: SandboxPod | None = None,
     ) -> SandboxPod | None:
-        """Until the pod is as `done` wants it, or time is up; how it is then. By watch; without one, by asking."""
+        """Until the pod is as `done` wants it, or time is up; how it is then. By watch; without one, by asking.
+
+        `told`: how the API server has just said that it is.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         pause = _ASK[0]
         follower = self.follow(handle.sandbox_id)
-        pod = self.pod(handle)  # the watch may not know yet what this process has written
+        pod = told or self.pod(handle)  # the watch may not know yet what this process has written
         while not done(pod):
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:

@@ -72,7 +72,8 @@ class Creation(Owners):
 
     holds = False
 
-    _inventory: tuple[float, ClusterInventory] | None = None
+    _inventory: tuple[float, ClusterInventory] | None = None  # and when it was read
+    _empty: tuple[float, ClusterInventory] | None = None
     _fitted: tuple[ClusterInventory, bytes, Fit] | None = None
     _template: BaseTemplate | None = None
     _reading = threading.Lock()
@@ -93,7 +94,7 @@ class Creation(Owners):
 
     def inspect_image(self, image: str) -> None:  # noqa: ARG002 - the node pulls it
         """Read the cluster now: `render` is called while others wait for the ledger."""
-        self.inventory()
+        self.inventory_when_empty()
 
     def check_volumes(self, volumes: Sequence[Volume]) -> list[Problem]:
         found = []
@@ -117,14 +118,22 @@ class Creation(Owners):
         with self._reading:
             now = time.monotonic()
             if self._inventory is None or self._inventory[0] < max(since, now - _FRESH):
-                self._inventory = (now, read_inventory(self.cluster()))
+                self._inventory = (now, read_inventory(self.cluster(), version=self.version()))
             return self._inventory[1]
+
+    def inventory_when_empty(self) -> ClusterInventory:
+        """The same as if nothing ran: all that is needed to render a request, and to refuse what can never fit."""
+        with self._reading:
+            now = time.monotonic()
+            if self._empty is None or self._empty[0] < now - _FRESH:
+                self._empty = (now, read_inventory(self.cluster(), in_use=False, version=self.version()))
+            return self._empty[1]
 
     # -- rendering
 
     def render(self, workload: Workload, folder: Path) -> Realisation:  # noqa: ARG002 - nothing is kept on this host
         self._check(workload)
-        rendered = self._rendered(workload, self.inventory())
+        rendered = self._rendered(workload, self.inventory_when_empty())
         return Realisation(self.name, _shown(rendered, workload), _expected(workload), _order(rendered))
 
     def _rendered(self, workload: Workload, inventory: ClusterInventory) -> Rendered:
@@ -212,10 +221,14 @@ class Creation(Owners):
         except errors.Exists:
             self._delete(TEMPLATES, f"{workload.id}-{CLAIM}", workload.id)
             raise  # the workload is another's: nothing else of ours is there
-        except DibsError:
-            self.discard(Handle(self.name, workload.id, str(folder)))
+        except DibsError as error:
+            try:
+                self.discard(Handle(self.name, workload.id, str(folder)))
+            except DibsError as second:  # why it could not be made matters more; the delivery discards it once more
+                error.add_note(f"and it could not be cleaned up yet: {second}")
             raise
-        self.follow(workload.id)
+        if not self.owns:
+            self.remember(msgspec.convert(made, SandboxPod))
         data = {"namespace": self.namespace, "kind": self.kind, "name": workload.id, "uid": made["metadata"]["uid"]}
         return Handle(self.name, workload.id, str(folder), data=data)
 
@@ -279,13 +292,15 @@ class Creation(Owners):
             if not pod.gated:
                 return
             self.commit(handle, pod)
-            gates = [{"name": one.name} for one in pod.spec.scheduling_gates if one.name != GATE]
-            finalizers = list(dict.fromkeys((*pod.metadata.finalizers, FINALIZER)))
-            spec = {"schedulingGates": gates or None}
+            # Item by item: controllers write into a pod as soon as it is there, and that is no conflict.
+            body = {
+                "metadata": {"uid": pod.metadata.uid, "finalizers": [FINALIZER]},
+                "spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]},
+            }
             try:
-                self.patch_pod(pod, {"metadata": {"finalizers": finalizers}, "spec": spec})
+                self.cluster().patch(PODS, pod.metadata.name, body, self.namespace, kind="strategic-merge")
                 return
-            except errors.Changed:
+            except errors.Changed:  # it was made anew
                 found = self.pod(handle)
                 if found is None:
                     return
@@ -298,8 +313,8 @@ class Creation(Owners):
         name = handle.sandbox_id
         pod = self.pod(handle)
         if pod is not None and exit_of(pod) is None and not pod.gated:
-            self.end(handle, pod, "stopped", 0.0)
-            pod = self.wait_for(handle, lambda one: one is None or exit_of(one) is not None, _UNMAKING)
+            told = self.end(handle, pod, "stopped", 0.0)
+            pod = self.wait_for(handle, lambda one: one is None or exit_of(one) is not None, _UNMAKING, told)
             if pod is not None and exit_of(pod) is None:
                 raise unavailable(f"node {pod.spec.node_name} has not ended it within a minute", handle, "NODE_SILENT")
         self._remove(handle, pod)
@@ -325,7 +340,9 @@ class Creation(Owners):
             if left != list(pod.metadata.finalizers):
                 body = {"metadata": {"finalizers": left or None, "uid": pod.metadata.uid}}
                 with suppress(errors.Missing, errors.Changed):  # gone, or made anew: the next look tells
-                    self.cluster().patch(PODS, pod.metadata.name, body, self.namespace)
+                    told = self.cluster().patch(PODS, pod.metadata.name, body, self.namespace)["metadata"]
+                    if not left and told.get("deletionGracePeriodSeconds") == 0 and not self.owns:
+                        return  # nothing has kept it but our own finalizer
             pod = self.pod(handle)
         pod = self.wait_for(handle, lambda one: one is None, _UNMAKING)
         if pod is not None:
@@ -339,11 +356,12 @@ class Creation(Owners):
         except errors.Missing:
             return
 
-    def end(self, handle: Handle, pod: SandboxPod, reason: str, grace_seconds: float) -> None:
-        """Ask for the end of a pod, and say why. It stays, with its exit, until it is deleted."""
+    def end(self, handle: Handle, pod: SandboxPod, reason: str, grace_seconds: float) -> SandboxPod | None:
+        """Ask for the end of a pod, and say why. It stays, with its exit, until it is deleted. How it is now, if that
+        was told."""
         for _ in range(_TRIES):
             if exit_of(pod) is not None:
-                return
+                return pod
             try:
                 finalizers = list(dict.fromkeys((*pod.metadata.finalizers, FINALIZER)))
                 marked: dict[str, Any] = {"annotations": {ENDED_BY: reason}}
@@ -351,16 +369,17 @@ class Creation(Owners):
                     marked["finalizers"] = finalizers  # none can be added to what is being deleted
                 if ENDED_BY not in pod.metadata.annotations:
                     self.patch_pod(pod, {"metadata": marked})
-                self.cluster().delete(PODS, pod.metadata.name, self.namespace, grace=max(0, -int(-grace_seconds // 1)))
+                grace = max(0, -int(-grace_seconds // 1))
+                told = self.cluster().delete(PODS, pod.metadata.name, self.namespace, grace=grace)
                 if self.owns:
                     self._delete(self.workloads, handle.sandbox_id, handle.sandbox_id)
-                return
+                return msgspec.convert(told, SandboxPod) if told.get("kind") == "Pod" else None
             except errors.Missing:
-                return
+                return None
             except errors.Changed:
                 found = self.pod(handle)
                 if found is None:
-                    return
+                    return None
                 pod = found
         raise unavailable("its pod is changed by others all the time", handle)
 

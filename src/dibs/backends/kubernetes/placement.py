@@ -65,6 +65,7 @@ class Placing(Creation):
             return self._without_pod(handle)
         if pod.gated:
             self.release(handle, pod)
+            self.follow(handle.sandbox_id)
             return Placement("pending", "handed to the scheduler")
         never = hopeless(pod)
         if never:
@@ -181,7 +182,7 @@ class Placing(Creation):
         missing, unreported = self._plugged(pod, devices)
         if missing:
             return Placement("pending", missing)
-        return Placement("bound", node=pod.spec.node_name, devices=tuple(devices), unreported=unreported)
+        return Placement("bound", "", pod.spec.node_name, tuple(devices), unreported, started=True)
 
     def _claimed(self, pod: SandboxPod) -> list[PlacedDevice]:
         """The devices of its claims, with what their slices say of them."""

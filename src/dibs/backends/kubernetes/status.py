@@ -87,8 +87,8 @@ class Lives(Placing):
             pod = self.pod(handle)
         if pod is None:
             return
-        self.end(handle, pod, "stopped", grace_seconds)
-        pod = self.wait_for(handle, ended, grace_seconds + _KILLING)
+        told = self.end(handle, pod, "stopped", grace_seconds)
+        pod = self.wait_for(handle, ended, grace_seconds + _KILLING, told)
         if not ended(pod):
             node = pod.spec.node_name if pod is not None else ""
             raise unavailable(f"node {node} has not ended it: is the node there?", handle, "NODE_SILENT")

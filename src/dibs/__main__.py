@@ -35,10 +35,10 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         from dibs.remote.choose import in_process
 
-        if in_process() and not _elsewhere(sys.argv[2:]):
+        if in_process():
             from dibs.backends.local.spawning import start_early
 
-            start_early()  # it starts while we load
+            start_early(sys.argv[2:])  # it starts while we load
     gc.disable()  # loading makes much and drops nothing; whatever runs for long switches it on again
     from dibs.cli import quick
 
@@ -51,14 +51,6 @@ def main() -> None:
     sys.stderr.flush()
     # Everything is written and closed; taking the interpreter apart would take longer than many commands do.
     os._exit(code)
-
-
-def _elsewhere(words: list[str]) -> bool:
-    """Whether it is plain that the command does not run on this host's own files. Misread, it costs a moment only."""
-    options = words[: words.index("--")] if "--" in words else words
-    return any(word.startswith("--image") for word in options) or (
-        "--backend" in options[:-1] and options[options.index("--backend") + 1] != "local"
-    )
 
 
 if __name__ == "__main__":

@@ -340,3 +340,31 @@ def test_what_a_command_reads_is_taken_and_nothing_more(home: Home, dibs: Dibs, 
 def test_a_lot_of_input_from_a_pipe_arrives_whole(home: Home, dibs: Dibs, tmp_path: Path) -> None:
     result = dibs("run", "--", "sh", "-c", "wc -c; echo done", input="x" * 3_000_000)
     assert result.stdout.split() == ["3000000", "done"]
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ("--gpu 1 -- train", True),
+        ("--backend local -- train", True),
+        ("-- train --backend docker --image x", True),
+        ("--backend docker -- train", False),
+        ("--image x -- train", False),
+        ("--image=x -- train", False),
+    ],
+)
+def test_a_shim_is_started_early_only_where_it_may_be_needed(
+    words: str, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dibs.backends.local import spawning
+
+    started: list[str] = []
+
+    def spawn(module: str) -> tuple[int, int]:
+        started.append(module)
+        return 0, 0
+
+    monkeypatch.setattr(spawning, "_waiting", [])
+    monkeypatch.setattr(spawning, "spawn", spawn)
+    spawning.start_early(words.split())
+    assert started == (["shim"] if starts else [])

@@ -12,6 +12,10 @@ import sys
 
 from dibs.descriptors import closing
 
+TYPE_CHECKING = False  # loading typing for it would cost more than it gives
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BESIDE = os.path.dirname(HERE)  # `tar_reader` and what belongs to it, which other backends use as well
 # By import rather than as a script, so that the compiled file is used.
@@ -50,13 +54,22 @@ def spawn(module: str, stdin: int = -1, stdout: int = -1, *, packets: bool = Fal
     return pid, ours.detach()
 
 
-def start_early() -> None:
-    """A shim that waits for its orders. What fails here fails again, with a reason, when it is really needed."""
-    if sys.executable and not _waiting:
+def start_early(words: Sequence[str] = ()) -> None:
+    """A shim that waits for its orders, unless `words`, of the command line, say that none will be needed. What fails
+    here fails again, with a reason, when it is really needed."""
+    if sys.executable and not _waiting and not _elsewhere(words):
         try:
             _waiting.append(spawn("shim"))
         except OSError:
             return
+
+
+def _elsewhere(words: Sequence[str]) -> bool:
+    """Whether it is plain that another backend is meant. Misread, it costs a moment only."""
+    options = list(words[: words.index("--")] if "--" in words else words)
+    return any(word.startswith("--image") for word in options) or (
+        "--backend" in options[:-1] and options[options.index("--backend") + 1] != "local"
+    )
 
 
 def drop_early() -> None:

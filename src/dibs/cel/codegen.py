@@ -523,14 +523,17 @@ def _is_primitive(node: Node) -> bool:
 
 
 def is_attribute(node: Node, constants: Mapping[str, Any]) -> bool:
-    """Whether it is a name, a choice, or what is taken of one: Kubernetes resolves these in one go."""
+    """Whether it is a name, a choice, or what is taken of one: Kubernetes resolves these in one go.
+
+    An ``optMap`` is a choice there, between an optional and none.
+    """
     if isinstance(node, Ident):
         return node.resolved is None or node.resolved not in constants
     if isinstance(node, Select):
         return node.resolved is None or node.resolved not in constants
     if isinstance(node, Call):
         return node.function in ("_[_]", "_[?_]") and node.target is None
-    return isinstance(node, Conditional)
+    return isinstance(node, Conditional | OptionalMap)
 
 
 def _is_entry(node: Node) -> bool:
@@ -543,10 +546,10 @@ def _is_entry(node: Node) -> bool:
 
 
 def _is_choice(node: Node) -> bool:
-    """Whether what is selected from is, in the end, a ``?:``."""
+    """Whether what is selected from is, in the end, a ``?:`` or an ``optMap``, which Kubernetes expands to one."""
     while isinstance(node, Select) or (isinstance(node, Call) and node.function in ("_[_]", "_[?_]")):
         node = node.operand if isinstance(node, Select) else node.args[0]
-    return isinstance(node, Conditional)
+    return isinstance(node, Conditional | OptionalMap)
 
 
 def _trusted(kind: Type, param: Type) -> bool:

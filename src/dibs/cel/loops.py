@@ -227,6 +227,7 @@ def _attempt(gen: "Generator", target: str, node: Node) -> str:
 
 def optional_map(gen: "Generator", node: OptionalMap) -> tuple[ast.expr, bool]:
     result, inner, before = gen.temporary(), gen.temporary(), gen.temporary()
+    gen.part = False
     if gen.metered:
         # The target is evaluated again where the name is used.
         gen.set(before, ast.Attribute(load("m", gen.line), "left", LOAD, lineno=gen.line))

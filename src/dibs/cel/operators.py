@@ -396,10 +396,14 @@ class Meter:
         return found
 
     def tested(self, operand: Any, field: str, cost: int) -> bool:
-        """``has(operand.field)``. In an optional, a step costs where there is something."""
+        """``has(operand.field)``. In an optional, a step costs where there is something.
+
+        Kubernetes' count has no sign: what falls below nothing is over every limit.
+        """
         found = has(operand, field)
-        if found or type(operand) is not Optional:
-            self.charge(cost)
+        self.charge(cost if found or type(operand) is not Optional else cost - 1)
+        if self.left > self.limit:
+            raise CelCostError(f"operation cancelled: actual cost limit exceeded ({self.limit:g} units)")
         return found
 
     def postponed(self, before: float, extra: float = 0) -> list[float]:

@@ -163,6 +163,14 @@ def test_a_terminals_size_follows(bench: Bench) -> None:
     text_until(session, "50 132")
 
 
+def test_the_terminal_of_a_further_command_has_its_size_from_the_first_moment(bench: Bench) -> None:
+    handle = bench.start("sleep", "1000")
+    command = Exec(command=("stty", "size"), env=ENV, tty=True, size=(33, 101))
+    session = bench.backend.exec(handle, command)
+    assert to_the_end(session)[0] == "33 101\r\n"
+    session.close()
+
+
 def test_a_terminal_has_no_extra_device_nodes(bench: Bench) -> None:
     assert bench.backend.observe(bench.create("true", tty=True)).nodes == ()
 

@@ -308,6 +308,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str | None = None
     tty: bool = False
+    size: tuple[int, int] | None = None  # rows and columns of its terminal from the first moment, where that can be had
     user: str = ""  # "uid" or "uid:gid"; empty: the user of the workload's command
 
 

@@ -298,6 +298,8 @@ def run(sock: _socket.socket, spec: Fields) -> None:
     file = one.get("file", "")
     program = sealed_copy(one["program"]) if "program" in one else -1
     child, stdin, outputs, master = keeper.streams(tty, interactive=True)
+    if tty and "rows" in one:
+        keeper.set_size(master, int(one["rows"]), int(one["columns"]))
     privileged = one.get("privileged") == "1"
     user = user_of(one)
     descriptors = keeper.own_descriptors()

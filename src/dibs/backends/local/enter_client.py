@@ -39,6 +39,8 @@ def run(helpers: Helpers, handle: Handle, command: Exec) -> ShimSession:
     env["PWD"] = cwd
     spec = [*_enter_spec(handle, workloads), ("mode", "exec"), ("cwd", cwd), ("tty", str(int(command.tty)))]
     spec.append(("powers", handle.data.get("powers", "")))
+    if command.size is not None:
+        spec += [("rows", str(command.size[0])), ("columns", str(command.size[1]))]
     spec += [("cmd", word) for word in command.command]
     spec += [("env", f"{name}={value}") for name, value in env.items()]
     if command.user:

@@ -104,8 +104,9 @@ async def _session(call: Call, request: Any) -> AsyncIterator[AsyncSession]:
     session = AsyncSession(begun)
     try:
         async with session:
-            if request.rows or request.cols:
-                await session.resize(request.rows or _ROWS, request.cols or _COLUMNS)
+            size = _size(request)
+            if size is not None:
+                await session.resize(*size)  # engines give a terminal its size when its command runs
             try:
                 yield session
             finally:
@@ -169,7 +170,11 @@ def _command(request: Any, spec: SandboxSpec) -> Exec:
     environment = dict(request.environment)
     if not request.no_login_shell:
         words = _in_login_shell(words, (*spec.env, *environment))
-    return Exec(command=words, env=environment, workdir=request.workdir or None, tty=request.tty)
+    return Exec(command=words, env=environment, workdir=request.workdir or None, tty=request.tty, size=_size(request))
+
+
+def _size(request: Any) -> tuple[int, int] | None:
+    return (request.rows or _ROWS, request.cols or _COLUMNS) if request.rows or request.cols else None
 
 
 def _in_login_shell(words: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
